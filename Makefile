@@ -1,0 +1,33 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+.PHONY: demo test test-slow check lock benchmark clean
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+
+help:
+	@echo "make demo   train 18 small runs, fit, allocate, report (results in demo-out/)"
+	@echo "make test   the default tests"
+	@echo "make check  ruff, mypy, import contracts"
+
+.venv/ready: requirements.lock pyproject.toml scripts/setup.sh
+	@scripts/setup.sh
+
+demo: .venv/ready
+	$(BIN)/bayeslaw demo --out demo-out
+
+test: .venv/ready
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: .venv/ready
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
+lock: .venv/ready
+	uv lock --upgrade
+	uv export --format requirements-txt --no-header --no-emit-project --all-extras -o requirements.lock

@@ -1,0 +1,55 @@
+"""The command line: one command, one verb a file, each loaded when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from bayeslaw.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, BayeslawError
+from bayeslaw.version import __version__
+
+VERBS = {
+    "demo": "Train, track, fit, allocate and report, end to end, on this machine.",
+    "train": "Train one looped language model.",
+    "sweep": "Plan and run an iso-FLOP grid of runs.",
+    "runs": "List the runs of a source, or deliver journals to MLflow.",
+    "fit": "Sample the posterior of the law from the runs of a source.",
+    "allocate": "Recommend width, tokens and recurrences for a training budget.",
+    "predict": "Forecast the loss of one configuration.",
+    "report": "Write the offline HTML report of a fit.",
+}
+
+
+def build_app() -> App:
+    """The command with all its verbs, none of them imported yet."""
+    app = App(
+        name="bayeslaw",
+        help="Measure what one recurrence of a looped language model is worth, and decide with it.",
+        version=__version__,
+        help_on_error=False,
+    )
+    for verb, text in VERBS.items():
+        app.command(f"bayeslaw.cli.{verb}:app", name=verb, help=text)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit with its code: 0 ok, 1 failure, 2 usage, 3 diagnostics, 4 no runs, 130 interrupted."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    try:
+        code = build_app()(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        return EXIT_USAGE  # the message is already on stderr
+    except BayeslawError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else EXIT_OK

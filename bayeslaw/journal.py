@@ -1,0 +1,178 @@
+"""The run journal: one JSON line a record, append-only, written before anything else hears of a run.
+
+A run directory holds ``journal.jsonl``. Records, in order:
+
+- ``start``: ``schema_version, time, study, config, config_hash, versions, row`` - ``row`` holds the run-table columns
+  known beforehand (see `bayeslaw.schema.COLUMNS`), ``run_id`` among them;
+- ``metrics``: ``time, step, values`` - ``values`` maps metric names to floats (NaN allowed);
+- ``end``: ``time, state, row, error`` - ``row`` holds the columns known at the end, ``error`` is a text or null.
+
+Standard library only: written on a training node that has neither mlflow nor pandas.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from bayeslaw.errors import JournalError
+from bayeslaw.schema import SCHEMA_VERSION
+
+FILE_NAME = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What a journal file says.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    records : tuple of dict
+        All whole records, the start record first.
+    """
+
+    path: Path
+    records: tuple[dict[str, Any], ...]
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """The start record."""
+        return self.records[0]
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        """The last end record, None while the run goes on (or after it was killed outright)."""
+        return next((record for record in reversed(self.records) if record["event"] == "end"), None)
+
+    @property
+    def run_id(self) -> str:
+        """The run's unique name."""
+        return str(self.start["row"]["run_id"])
+
+    @property
+    def state(self) -> str:
+        """State by the journal alone: that of the end record, else ``running``."""
+        return str(self.end["state"]) if self.end else "running"
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The run-table row: columns known at the start, then those known at the end, then the state."""
+        return {**self.start["row"], **(self.end["row"] if self.end else {}), "state": self.state}
+
+    @property
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The metrics records in file order."""
+        return (record for record in self.records if record["event"] == "metrics")
+
+
+class JournalWriter:
+    """Appends records to the journal of one run; every record is on its way to the disk before the call returns.
+
+    Parameters
+    ----------
+    run_dir : Path
+        Made when missing. An existing journal is continued.
+
+    Raises
+    ------
+    JournalError
+        The directory or file cannot be written.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / FILE_NAME
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = open(self.path, "a", encoding="utf-8")
+        except OSError as error:
+            raise JournalError(
+                f"cannot write the run journal {self.path}: {error.strerror}",
+                do="choose another output folder with --out, or make this one writable",
+            ) from error
+
+    def start(
+        self,
+        *,
+        study: str,
+        config: Mapping[str, Any],
+        config_hash: str,
+        versions: Mapping[str, str],
+        row: Mapping[str, Any],
+    ) -> None:
+        """Write the start record."""
+        self._append(
+            "start",
+            schema_version=SCHEMA_VERSION,
+            study=study,
+            config=dict(config),
+            config_hash=config_hash,
+            versions=dict(versions),
+            row=dict(row),
+        )
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the metrics of one step."""
+        self._append("metrics", step=step, values=dict(values))
+
+    def end(self, *, state: str, row: Mapping[str, Any], error: str | None = None) -> None:
+        """Write the end record and wait until the disk has it."""
+        self._append("end", state=state, row=dict(row), error=error)
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, event: str, **fields: Any) -> None:
+        try:
+            self._file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise JournalError(
+                f"cannot write the run journal {self.path}: {error.strerror}",
+                do="free some disk space; what is in the journal so far is safe",
+            ) from error
+
+
+def read_journal(path: Path) -> Journal:
+    """Read one journal; a last line cut off by a crash is left out.
+
+    Parameters
+    ----------
+    path : Path
+        The ``journal.jsonl`` file or the run directory that holds it.
+
+    Raises
+    ------
+    JournalError
+        The file is missing, is no journal, or is damaged before its last line.
+    """
+    path = path / FILE_NAME if path.is_dir() else path
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise JournalError(f"cannot read the run journal {path}: {error}") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise JournalError(f"{path}, line {number}: not a journal record ({error.msg})") from error
+        records.append(record)
+    if not records or not isinstance(records[0], dict) or records[0].get("event") != "start":
+        raise JournalError(f"{path} has no start record", do="point at a folder that `bayeslaw train` or a sweep wrote")
+    return Journal(path, tuple(records))
+
+
+def find_journals(folder: Path) -> list[Path]:
+    """All journal files at and below ``folder``, sorted by path."""
+    return sorted(folder.rglob(FILE_NAME))

@@ -1,0 +1,1 @@
+"""bayeslaw's models package."""
