@@ -90,7 +90,7 @@ class JournalWriter:
         self.path = run_dir / FILE_NAME
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            self._file: TextIO = open(self.path, "a", encoding="utf-8")
+            self._file: TextIO = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise JournalError(
                 f"cannot write the run journal {self.path}: {error.strerror}",

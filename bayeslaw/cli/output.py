@@ -1,0 +1,81 @@
+"""What every verb prints: results on stdout, notes on stderr, one JSON object under ``--json``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import bayeslaw
+from bayeslaw.errors import BayeslawError
+from bayeslaw.schema import SCHEMA_VERSION
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """Print one JSON object; ``schema_version`` leads and what is not finite becomes null."""
+    print(json.dumps(_plain({"schema_version": SCHEMA_VERSION, **answer}), indent=1, allow_nan=False))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a plain table: first column left, the others right."""
+    lines = [list(map(printable, header)), *(list(map(printable, row)) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        cells = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def printable(text: str) -> str:
+    """The text with control characters (terminal escapes among them) shown instead of sent."""
+    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
+
+
+def note(text: str) -> None:
+    """Tell the person something on stderr."""
+    print(text, file=sys.stderr)
+
+
+def own(package: str) -> ModuleType:
+    """Import one of our generically named packages and make sure that it is ours.
+
+    Raises
+    ------
+    BayeslawError
+        Another ``models``, ``trainer`` or ``reports`` comes first on the path, or torch is missing.
+    """
+    ours = Path(bayeslaw.__file__).parent.parent / package.split(".")[0]
+    spec = importlib.util.find_spec(ours.name)
+    found = Path(spec.origin).resolve().parent if spec and spec.origin else None
+    if found != ours.resolve():
+        raise BayeslawError(
+            f"the package {ours.name!r} is found at {found}, which is not bayeslaw's",
+            allowed=str(ours),
+            do="run the `bayeslaw` command from another folder or take that one off PYTHONPATH",
+        )
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise BayeslawError("torch is not installed", do="pip install 'bayeslaw[train]'") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):  # numpy scalars
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
