@@ -7,9 +7,12 @@ written. Embedding and head never count towards N; the head's matmul counts towa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bayeslaw.errors import UsageError
+from bayeslaw.schema import INJECTION_IN
 
 INJECTIONS = ("none", "linear", "additive", "passthrough", "hyperconnections")
 WIDTH_UNIT = 64
@@ -180,6 +183,8 @@ class Family:
         Trainable token counts are multiples of it.
     injection : str
         The injection of the members with r > 1.
+    backprop_fraction : float
+        Share of the recurrences, rounded up, that gradients pass through; .5 is the published truncation.
     """
 
     name: str
@@ -191,6 +196,7 @@ class Family:
     vocab_size: int
     batch_tokens: int = 1
     injection: str = "linear"
+    backprop_fraction: float = 1.0
 
     @property
     def allowed_recurrences(self) -> tuple[int, ...]:
@@ -214,6 +220,7 @@ class Family:
             seq_len=self.seq_len,
             vocab_size=self.vocab_size,
             injection=self.injection if r > 1 else "none",
+            backprop_recurrences=math.ceil(r * self.backprop_fraction),
         )
 
     def nearest_width(self, d_model: float) -> int:
@@ -236,3 +243,68 @@ ISODEPTH = Family(
 """The iso-depth family of arXiv 2604.21106: 20 effective layers, heads of 128, 2^18 tokens a step."""
 
 FAMILIES = {ISODEPTH.name: ISODEPTH}
+
+
+def split_parameters(n_once: Any, n_shared: Any, n_injection: Any, *, injection_in: str) -> tuple[Any, Any]:
+    """Apply the convention that says which part of the law the injection's parameters belong to.
+
+    Parameters
+    ----------
+    n_once, n_shared, n_injection : parameters, broadcast together
+    injection_in : str
+        ``"once"`` (nearest to the published split), ``"rec"`` (what the paper's text says) or ``"nowhere"``.
+
+    Returns
+    -------
+    (N_once, N_rec) of the law, parameters.
+    """
+    if injection_in not in INJECTION_IN:
+        raise UsageError(f"injection_in = {injection_in!r}", allowed=", ".join(INJECTION_IN))
+    if injection_in == "once":
+        return n_once + n_injection, n_shared
+    if injection_in == "rec":
+        return n_once, n_shared + n_injection
+    return n_once, n_shared
+
+
+FAMILY_COLUMNS = (
+    "recurrences", "d_model", "prelude_layers", "shared_layers", "coda_layers", "seq_len", "vocab_size", "injection",
+    "backprop_recurrences", "tokens",
+)  # fmt: skip
+"""Columns of the run table that say which family a run belongs to, and what it was trained on."""
+
+
+def spanned_family(name: str, columns: Mapping[str, Iterable[Any]]) -> Family | None:
+    """The family that a set of runs spans, None where they are not of one.
+
+    Parameters
+    ----------
+    name : str
+        Name of the family in messages.
+    columns : mapping of str to sequence
+        The run table's `FAMILY_COLUMNS`, equally long. Trainable widths and tokens are the multiples of what all
+        runs share.
+    """
+    runs = list(zip(*(columns[key] for key in FAMILY_COLUMNS), strict=True))
+    if not runs or any(value is None or value != value for run in runs for value in run):
+        return None
+    depths = {
+        (int(prelude), round(r * shared), int(coda), int(T), int(V)) for r, _, prelude, shared, coda, T, V, *_ in runs
+    }
+    injections = {run[7] for run in runs if run[0] > 1} or {"linear"}
+    fractions = {run[8] / run[0] for run in runs if run[0] > 1} or {1.0}
+    if not len(depths) == len(injections) == len(fractions) == 1:
+        return None
+    prelude, unrolled, coda, seq_len, vocab_size = depths.pop()
+    return Family(
+        name=name,
+        prelude_layers=prelude,
+        unrolled_layers=unrolled,
+        coda_layers=coda,
+        width_step=math.gcd(*(int(run[1]) for run in runs)),
+        seq_len=seq_len,
+        vocab_size=vocab_size,
+        batch_tokens=math.gcd(*(int(run[-1]) for run in runs)),
+        injection=injections.pop(),
+        backprop_fraction=fractions.pop(),
+    )

@@ -1,0 +1,213 @@
+"""The recommendation: width, tokens and recurrences for a training budget, with its expected regret."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayeslaw.architecture import WIDTH_UNIT, Family, split_parameters
+from bayeslaw.errors import UsageError
+from bayeslaw.fit import Fit
+from bayeslaw.frontier import Optimum, optimum, plain_axis, size_axis
+from bayeslaw.predict import family_of, interval, law_loss
+
+Array = NDArray[np.float64]
+
+FLOPS_RULES = ("6nd",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainable:
+    """A configuration that can be trained.
+
+    Parameters
+    ----------
+    d_model : int or None
+        None under the 6 N D rule.
+    n_unique, tokens : int
+    loss : ndarray, shape (sample,)
+        The law at this configuration for every draw, nats per token.
+    """
+
+    d_model: int | None
+    n_unique: int
+    tokens: int
+    loss: Array
+
+    def as_dict(self) -> dict[str, Any]:
+        """Entries of ``allocate --json`` without the loss."""
+        return {
+            "d_model": self.d_model,
+            "width_scale": None if self.d_model is None else self.d_model / WIDTH_UNIT,
+            "n_unique": self.n_unique,
+            "tokens": self.tokens,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What the budget buys with one r: the optimum draw by draw, its nearest trainable configuration, P(best)."""
+
+    recurrences: int
+    optimum: Optimum
+    trainable: Trainable
+    probability_best: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A recommendation for one training budget.
+
+    Parameters
+    ----------
+    flops : float
+        Training budget C, FLOPs.
+    recipe : str
+    options : tuple of Option
+        One for each r that was allowed.
+    recommended : Option
+        The one whose trainable configuration has the least expected loss.
+    expected_regret : float
+        Expected loss of the recommendation above that of the best r and width, each draw's own; nats per token.
+    notes : tuple of str
+        What to know before relying on it.
+    """
+
+    flops: float
+    recipe: str
+    options: tuple[Option, ...]
+    recommended: Option
+    expected_regret: float
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer of ``allocate --json``."""
+        best = self.recommended
+        return {
+            "flops": self.flops,
+            "recipe": self.recipe,
+            "recurrences": {str(option.recurrences): _option_dict(option) for option in self.options},
+            "recommended": {
+                "recurrences": best.recurrences,
+                **best.trainable.as_dict(),
+                "loss": interval(best.trainable.loss),
+            },
+            "expected_regret": self.expected_regret,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        best = self.recommended
+        loss = interval(best.trainable.loss)
+        size = "" if best.trainable.d_model is None else f"width {best.trainable.d_model}, "
+        return (
+            f"For {self.flops:.3g} FLOPs train r = {best.recurrences}, {size}{best.trainable.n_unique:.3g} unique "
+            f"parameters, on {best.trainable.tokens:.3g} tokens: expected loss {loss['mean']:.4f} nats/token "
+            f"(90 % {loss['q05']:.4f} to {loss['q95']:.4f}), expected regret {self.expected_regret:.1e}, "
+            f"best r with probability {best.probability_best:.2f}."
+        )
+
+
+def allocate(
+    fit: Fit,
+    *,
+    flops: float,
+    recurrences: Sequence[int] | None = None,
+    recipe: str | None = None,
+    family: str | None = None,
+    flops_rule: str | None = None,
+) -> Allocation:
+    """Recommend an allocation of a training budget.
+
+    Parameters
+    ----------
+    fit : Fit
+    flops : float
+        Training budget C, FLOPs.
+    recurrences : sequence of int, optional
+        The r to choose from; default those of the fitted runs.
+    recipe : str, optional
+        Whose phi, see `Fit.choose_recipe`.
+    family : str, optional
+        A named family; default the one that the runs span.
+    flops_rule : "6nd", optional
+        Count C = 6 N D, for runs without an architecture (r = 1 only).
+    """
+    if not (np.isfinite(flops) and flops > 0):
+        raise UsageError(f"--flops {flops}", allowed="a finite number above 0, such as 2.15e19")
+    recipe = fit.choose_recipe(recipe)
+    draws = fit.draws(recipe)
+    trained = sorted({int(r) for r in fit.runs["recurrences"] if r == int(r)})
+    chosen = sorted(set(recurrences)) if recurrences else trained
+    notes = [f"r = {r} was never trained: an extrapolation of r^phi" for r in chosen if r not in trained]
+    if flops_rule is not None:
+        if flops_rule not in FLOPS_RULES:
+            raise UsageError(f"--flops-rule {flops_rule!r}", allowed=", ".join(FLOPS_RULES))
+        if chosen != [1]:
+            raise UsageError(
+                f"--flops-rule 6nd with r = {chosen}", allowed="r = 1", do="use --family for looped models"
+            )
+        found = [_plain_option(draws, flops)]
+        spent = float((6.0 * fit.runs["n_unique"] * fit.runs["tokens"].astype(float)).max())
+    else:
+        members = family_of(fit, family, recipe=recipe)
+        found = [_option(fit, draws, flops, r, members) for r in chosen]
+        spent = float(fit.runs["flops"].max()) if "flops" in fit.runs else np.nan
+    if flops > 1.05 * spent:
+        notes.append(f"the budget is {flops / spent:.1f} times the largest trained one: an extrapolation")
+    notes += [
+        f"r = {r}: the optimum lies at the edge of the possible sizes" for r, best, _ in found if best.at_edge > 0.05
+    ]
+
+    best_loss = np.stack([best.loss for _, best, _ in found])
+    share = np.bincount(best_loss.argmin(axis=0), minlength=len(found)) / best_loss.shape[1]
+    options = tuple(
+        Option(recurrences=r, optimum=best, trainable=trainable, probability_best=float(probability))
+        for (r, best, trainable), probability in zip(found, share, strict=True)
+    )
+    recommended = min(options, key=lambda option: float(option.trainable.loss.mean()))
+    return Allocation(
+        flops=flops,
+        recipe=recipe,
+        options=options,
+        recommended=recommended,
+        expected_regret=float((recommended.trainable.loss - best_loss.min(axis=0)).mean()),
+        notes=tuple(notes),
+    )
+
+
+def _option(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Family) -> tuple[int, Optimum, Trainable]:
+    convention = fit.spec.injection_in
+    best = optimum(draws, size_axis(family, flops, r, injection_in=convention), flops=flops, recurrences=r)
+    assert best.width_scale is not None
+    width = family.nearest_width(float(np.exp(np.log(best.width_scale * WIDTH_UNIT).mean())))
+    member = family.architecture(width, r)
+    tokens = member.tokens_for(flops, batch_tokens=family.batch_tokens)
+    parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=convention)
+    loss = law_loss(draws, *parts, r, tokens)[:, 0]
+    return r, best, Trainable(d_model=width, n_unique=round(member.n_unique), tokens=tokens, loss=loss)
+
+
+def _plain_option(draws: dict[str, Array], flops: float) -> tuple[int, Optimum, Trainable]:
+    best = optimum(draws, plain_axis(), flops=flops, recurrences=1)
+    n = round(float(np.exp(np.log(best.n_unique).mean())))
+    tokens = max(1, round(flops / (6 * n)))
+    return 1, best, Trainable(d_model=None, n_unique=n, tokens=tokens, loss=law_loss(draws, n, 0, 1, tokens)[:, 0])
+
+
+def _option_dict(option: Option) -> dict[str, Any]:
+    best = option.optimum
+    return {
+        "optimum": {
+            "width_scale": None if best.width_scale is None else interval(best.width_scale),
+            "n_unique": interval(best.n_unique),
+            "tokens": interval(best.tokens),
+            "loss": interval(best.loss),
+        },
+        "trainable": option.trainable.as_dict(),
+        "probability_best": option.probability_best,
+    }

@@ -1,0 +1,125 @@
+"""``bayeslaw runs``: list the runs of a source, write them to a file, deliver journals to MLflow."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from bayeslaw.cli.output import note, own, print_json, print_table
+from bayeslaw.errors import BayeslawError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+app = App(name="runs", help="List the runs of a source, or deliver journals to MLflow.")
+
+OUT_KINDS = (".csv", ".parquet")
+
+
+@app.default
+def show(
+    source: str,
+    /,
+    *,
+    where: str | None = None,
+    recipe: str | None = None,
+    tracking_uri: str | None = None,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """List the runs of a source, checked and completed, or deliver journals to MLflow.
+
+    Parameters
+    ----------
+    source
+        isodepth, isodepth-recipes, a .csv or .parquet file, mlflow:EXPERIMENT, or a folder of run journals.
+    where
+        Keep the runs that match, for example "recurrences in (2, 4) and budget >= 1e18 and recipe == 'baseline'".
+    recipe
+        Keep one recipe, with the r = 1 runs of the baseline where it has none of its own.
+    tracking_uri
+        The MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db.
+    out
+        Write the runs to this .csv or .parquet file as well.
+    json
+        Print one JSON object.
+    """
+    if out is not None and out.suffix.lower() not in OUT_KINDS:
+        raise UsageError(f"--out {out}", allowed=f"a file that ends in {' or '.join(OUT_KINDS)}")
+    from bayeslaw.runs import load_runs
+
+    table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
+    if out is not None:
+        _write(table.runs, out)
+    excluded = table.excluded.to_dict("records")
+    if json:
+        print_json(
+            {
+                "source": table.source,
+                "n_runs": len(table.runs),
+                "data_hash": table.data_hash,
+                "runs": table.runs.to_dict("records"),
+                "excluded": excluded,
+                "notes": list(table.notes),
+            }
+        )
+    else:
+        print_table(*table.cells())
+        note(f"{len(table.runs)} runs of {table.source}, data {table.data_hash}")
+        for text in table.notes:
+            note(f"note: {text}")
+        for row in excluded:
+            note(f"excluded: {row['run_id']}: {row['reason']}")
+    if out is not None:
+        note(f"wrote {len(table.runs)} runs to {out}")
+
+
+@app.command
+def sync(
+    folder: Annotated[Path, Parameter(name="DIR")],
+    /,
+    *,
+    tracking_uri: str | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Deliver the run journals in and below a folder to MLflow; what is there already is not sent again.
+
+    Parameters
+    ----------
+    folder
+        Holds journal.jsonl files at any depth.
+    tracking_uri
+        The MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db.
+    json
+        Print one JSON object.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", do="name the folder that a training run or sweep wrote")
+    results = own("trainer.tracking").sync(folder, tracking_uri=tracking_uri)
+    rows = [dataclasses.asdict(result) for result in results]
+    if json:
+        print_json({"runs": rows})
+        return
+    if rows:
+        print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    note(f"{len(rows)} journals in and below {folder}")
+
+
+def _write(runs: pd.DataFrame, path: Path) -> None:
+    """Write the runs, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() == ".csv":
+            runs.to_csv(partial, index=False)
+        else:
+            runs.to_parquet(partial, index=False)
+        os.replace(partial, path)
+    except OSError as error:
+        raise BayeslawError(f"cannot write {path}: {error.strerror or error}", do="choose another --out") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,164 @@
+"""Loss at designs: the law's curve for every posterior draw, and the loss of a new run around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayeslaw import law
+from bayeslaw.architecture import FAMILIES, FAMILY_COLUMNS, WIDTH_UNIT, Family, spanned_family, split_parameters
+from bayeslaw.errors import DecisionError, UsageError
+from bayeslaw.fit import Fit
+from bayeslaw.likelihood import errors
+
+Array = NDArray[np.float64]
+
+
+def interval(draws: Array) -> dict[str, float]:
+    """Mean and 90 % interval of draws, as every ``--json`` answer gives them."""
+    q05, q95 = np.quantile(draws, [0.05, 0.95])
+    return {"mean": float(draws.mean()), "q05": float(q05), "q95": float(q95)}
+
+
+def law_loss(draws: dict[str, Array], n_once: Any, n_rec: Any, recurrences: Any, tokens: Any) -> Array:
+    """The law at designs for every draw.
+
+    Parameters
+    ----------
+    draws : dict
+        As `Fit.draws` gives them, each of shape (sample,).
+    n_once, n_rec, recurrences, tokens : float or ndarray, shape (design,)
+
+    Returns
+    -------
+    ndarray, shape (sample, design), nats per token.
+    """
+    parameters = {name: draws[name][:, None] for name in law.PARAMETERS}
+    designs = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(v, dtype=float)) for v in (n_once, n_rec, recurrences, tokens))
+    )
+    predicted: Array = law.loss(*designs, **parameters)
+    return predicted
+
+
+def family_of(fit: Fit, name: str | None = None, *, recipe: str | None = None) -> Family:
+    """The family a decision chooses from: the named one, else the one that the runs of the recipe span.
+
+    Raises
+    ------
+    UsageError
+        There is no family of that name.
+    DecisionError
+        The runs have no architecture, or are of several depths.
+    """
+    if name is not None:
+        if name not in FAMILIES:
+            raise UsageError(f"--family {name!r}", allowed=", ".join(FAMILIES))
+        return FAMILIES[name]
+    recipe = fit.choose_recipe(recipe)
+    runs = fit.runs[(fit.runs["recipe"] == recipe) | (fit.runs["recurrences"] == 1)]
+    missing = [column for column in FAMILY_COLUMNS if column not in runs or runs[column].isna().all()]
+    if missing:
+        raise DecisionError(
+            f"the runs of this fit have no architecture (no {', '.join(missing)})",
+            do=f"add --family {'|'.join(FAMILIES)}, or --flops-rule 6nd to count C = 6 N D",
+        )
+    family = spanned_family("of the runs", {name: runs[name].tolist() for name in FAMILY_COLUMNS})
+    if family is None:
+        raise DecisionError(
+            "the runs of this fit differ in depth, context, vocabulary, injection or truncation: no one family",
+            do=f"add --family {'|'.join(FAMILIES)}, or fit a part of them with --where",
+        )
+    return family
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Loss of one configuration.
+
+    Parameters
+    ----------
+    recurrences : float
+    width_scale : float or None
+        None for a size that is given in parameters.
+    n_unique, tokens : float
+    loss_mean : ndarray, shape (sample,)
+        The law's curve for every draw, nats per token.
+    loss : ndarray, shape (sample,)
+        A new run's loss for every draw: the curve and the run's own error.
+    """
+
+    recurrences: float
+    width_scale: float | None
+    n_unique: float
+    tokens: float
+    loss_mean: Array
+    loss: Array
+
+    def as_dict(self) -> dict[str, Any]:
+        """One entry of ``predict --json``."""
+        return {
+            "recurrences": self.recurrences,
+            "width_scale": self.width_scale,
+            "n_unique": self.n_unique,
+            "tokens": self.tokens,
+            "loss": interval(self.loss),
+            "loss_mean": interval(self.loss_mean),
+        }
+
+
+def predict(
+    fit: Fit,
+    *,
+    tokens: float,
+    recurrences: float = 1,
+    width_scale: float | None = None,
+    n_unique: float | None = None,
+    recipe: str | None = None,
+    family: str | None = None,
+) -> Prediction:
+    """Forecast the loss of one configuration.
+
+    Parameters
+    ----------
+    fit : Fit
+    tokens : float
+        D, training tokens.
+    recurrences : float
+        r.
+    width_scale : float, optional
+        s = d_model / 64 of a member of the family.
+    n_unique : float, optional
+        Instead of a width: parameters of a model whose parameters all run once (r = 1).
+    recipe, family : str, optional
+        Whose phi, and which family; see `Fit.choose_recipe` and `family_of`.
+    """
+    if not tokens > 0:
+        raise UsageError(f"tokens = {tokens}", allowed="a number above 0")
+    if (width_scale is None) == (n_unique is None):
+        raise UsageError("the size of the model", allowed="one of --width-scale and --n-unique")
+    if width_scale is not None:
+        member = family_of(fit, family, recipe=recipe).architecture(width_scale * WIDTH_UNIT, recurrences)
+        n_unique = member.n_unique
+        parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=fit.spec.injection_in)
+    elif recurrences != 1:
+        raise UsageError(f"recurrences = {recurrences:g} with --n-unique", allowed="1", do="give --width-scale instead")
+    else:
+        assert n_unique is not None
+        if not n_unique > 0:
+            raise UsageError(f"n_unique = {n_unique}", allowed="a number above 0")
+        parts = (n_unique, 0.0)
+    draws = fit.draws(recipe)
+    curve = law_loss(draws, *parts, recurrences, tokens)[:, 0]
+    error = errors(fit.spec.outliers, curve.shape, np.random.default_rng(fit.spec.seed))
+    return Prediction(
+        recurrences=recurrences,
+        width_scale=width_scale,
+        n_unique=float(n_unique),
+        tokens=tokens,
+        loss_mean=curve,
+        loss=curve * np.exp(draws["sigma"] * error),
+    )

@@ -1,0 +1,158 @@
+"""The parts of one transformer block: norm, rotary positions, causal attention, squared-ReLU MLP.
+
+Shapes: B sequences, T tokens, d width, H heads of size k, d = H k. No biases anywhere.
+
+References
+----------
+arXiv 2604.21106, section "Architecture".
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NORM_EPS = 1e-6
+ROPE_BASE = 10_000.0
+MLP_RATIO = 4
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * gain over the last axis; the gain starts at 1.
+
+    Parameters
+    ----------
+    width : int
+        d, size of the last axis.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` [..., d]."""
+        return F.rms_norm(x, self.gain.shape, self.gain, NORM_EPS)
+
+
+class Matrix(nn.Module):
+    """A linear map without bias.
+
+    Parameters
+    ----------
+    fan_in, fan_out : int
+        Sizes of input and output; the weight is [fan_out, fan_in].
+    """
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(fan_out, fan_in))
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw the weight uniformly with standard deviation 1 / sqrt(fan in)."""
+        bound = math.sqrt(3 / self.weight.shape[1])
+        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x`` [..., fan_in] to [..., fan_out]."""
+        return F.linear(x, self.weight)
+
+
+class Rotary(nn.Module):
+    """Rotary positions over the full head, half-split: y1 = x1 cos + x2 sin, y2 = -x1 sin + x2 cos.
+
+    Parameters
+    ----------
+    head_size : int
+        k, even.
+    seq_len : int
+        Longest sequence.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_size: int, seq_len: int) -> None:
+        super().__init__()
+        frequency = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+        angle_Tk2 = torch.outer(torch.arange(seq_len, dtype=torch.float32), frequency)
+        self.register_buffer("cos", angle_Tk2.cos(), persistent=False)
+        self.register_buffer("sin", angle_Tk2.sin(), persistent=False)
+
+    def forward(self, x_BHTk: Tensor) -> Tensor:
+        """Rotate queries or keys by their position."""
+        cos, sin = self.cos[: x_BHTk.shape[-2]], self.sin[: x_BHTk.shape[-2]]
+        x1, x2 = x_BHTk.chunk(2, dim=-1)
+        return torch.cat((x1 * cos + x2 * sin, x2 * cos - x1 * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions and parameter-free RMSNorm on queries and keys.
+
+    Parameters
+    ----------
+    width, head_size : int
+        d and k.
+    """
+
+    def __init__(self, width: int, head_size: int) -> None:
+        super().__init__()
+        self.head_size = head_size
+        self.query = Matrix(width, width)
+        self.key = Matrix(width, width)
+        self.value = Matrix(width, width)
+        self.out = Matrix(width, width)
+
+    def forward(self, x_BTd: Tensor, rotary: Rotary) -> Tensor:
+        """Mix tokens with those before them; [B, T, d] to [B, T, d]."""
+        q_BHTk, k_BHTk, v_BHTk = (
+            project(x_BTd).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        q_BHTk, k_BHTk = (F.rms_norm(rotary(x), (self.head_size,), eps=NORM_EPS) for x in (q_BHTk, k_BHTk))
+        y_BHTk = F.scaled_dot_product_attention(q_BHTk, k_BHTk, v_BHTk, is_causal=True)
+        return self.out(y_BHTk.transpose(1, 2).flatten(-2))
+
+
+class MLP(nn.Module):
+    """d -> 4 d -> d with a squared ReLU between.
+
+    Parameters
+    ----------
+    width : int
+        d.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = Matrix(width, MLP_RATIO * width)
+        self.down = Matrix(MLP_RATIO * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each token of ``x`` [..., d] by itself."""
+        return self.down(F.relu(self.up(x)).square())
+
+
+class Block(nn.Module):
+    """One pre-norm layer: x += attention(norm(x)); x += mlp(norm(x)). It holds 12 d^2 + 2 d parameters.
+
+    Parameters
+    ----------
+    width, head_size : int
+        d and k.
+    """
+
+    def __init__(self, width: int, head_size: int) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(width)
+        self.attention = Attention(width, head_size)
+        self.mlp_norm = RMSNorm(width)
+        self.mlp = MLP(width)
+
+    def forward(self, x_BTd: Tensor, rotary: Rotary) -> Tensor:
+        """One layer; [B, T, d] to [B, T, d]."""
+        x_BTd = x_BTd + self.attention(self.attention_norm(x_BTd), rotary)
+        return x_BTd + self.mlp(self.mlp_norm(x_BTd))
