@@ -1,6 +1,7 @@
 """bayeslaw: what one recurrence of a looped language model is worth, and what to do about it.
 
-Public names load on first use, so that importing the package costs nothing.
+Public names load on first use, so that importing the package costs nothing. The verbs are functions of the modules of
+the same name: ``from bayeslaw.fit import fit``, ``from bayeslaw.allocate import allocate``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,12 @@ _HOMES = {
     "ISODEPTH": "bayeslaw.architecture",
     "RunTable": "bayeslaw.runs",
     "load_runs": "bayeslaw.runs",
-    "simulate": "bayeslaw.simulate",
     "Priors": "bayeslaw.priors",
     "Fit": "bayeslaw.fit",
-    "fit": "bayeslaw.fit",
+    "CheckResult": "bayeslaw.diagnostics",
     "check": "bayeslaw.diagnostics",
-    "predict": "bayeslaw.predict",
+    "Prediction": "bayeslaw.predict",
     "Allocation": "bayeslaw.allocate",
-    "allocate": "bayeslaw.allocate",
 }
 
 __all__ = ["__version__", *_HOMES]

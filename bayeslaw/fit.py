@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bayeslaw.coordinates import N_SHARED, from_local
 from bayeslaw.errors import FitError, UsageError
+from bayeslaw.files import written_whole
 from bayeslaw.inputs import BASELINE, Inputs, inputs_of
 from bayeslaw.law import PARAMETERS
 from bayeslaw.likelihood import log_likelihood, natural_parameters, predictive
@@ -133,17 +134,9 @@ class Fit:
         FitError
             The file cannot be written.
         """
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         tree = self.data.assign({"run_table": xr.DataTree(_as_dataset(self.runs))})
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path, error=FitError) as partial:
             tree.to_netcdf(partial, engine="h5netcdf")
-            os.replace(partial, path)
-        except OSError as error:
-            raise FitError(f"cannot write the fit {path}: {error}", do="choose another --out") from error
-        finally:
-            partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Fit:

@@ -78,7 +78,7 @@ def build(inputs: Inputs, priors: Priors, *, outliers: str, whitening: Whitening
             pt.concatenate([np.array([prior.mu for prior in priors.law]), phi_mu]),
             pt.concatenate([np.array([prior.sd for prior in priors.law]), phi_sd]),
             shape=N_SHARED + len(inputs.recipes),
-            transform=WhitenedLocal(whitening) if whitening else None,
+            **({"transform": WhitenedLocal(whitening)} if whitening else {}),
         )
         sigma = pm.HalfNormal("sigma", priors.sigma)
         E, size, data, alpha, beta = (pt.exp(theta[i]) for i in range(N_SHARED))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayeslaw.errors import JournalError
+from bayeslaw.files import written_whole
 from bayeslaw.schema import SCHEMA_VERSION
 
 
@@ -78,13 +78,8 @@ def write_plan(plan: Plan, path: Path) -> None:
     JournalError
         The file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path, error=JournalError) as partial:
         partial.write_text(json.dumps(plan.as_dict(), indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        raise JournalError(f"cannot write the plan {path}: {error.strerror}", do="choose another --out") from error
 
 
 def read_plan(path: Path) -> Plan:

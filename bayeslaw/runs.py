@@ -31,6 +31,7 @@ TOO_FEW = 5000
 _HASHED = ("recurrences", "n_once", "n_shared", "n_injection", "tokens", "loss", "recipe")
 _COUNTS = ("n_once", "n_shared", "n_injection", "n_unique")
 _PARTITION = ("prelude_layers", "shared_layers", "coda_layers", "injection")
+_LOOPED = {"recurrences", *_COUNTS, *_PARTITION}  # a table without any of these is a plain one
 _BITS = "bits/token"
 _NO_NUMBER = ("", "nan", "na", "n/a", "null", "none")
 _LARGEST_INT = 2.0**53
@@ -188,8 +189,13 @@ def _of_recipe(runs: pd.DataFrame, recipe: str) -> tuple[pd.DataFrame, tuple[str
     anchor = anchor if anchor.any() else plain
     if not anchor.any():
         return runs[own], (f"{recipe} has no r = 1 runs, and no other recipe has any to serve as its anchor",)
-    names = ", ".join(sorted(set(runs["recipe"][anchor])))
-    return runs[own | anchor], (f"{anchor.sum()} r = 1 runs of {names} serve as the anchor of {recipe}",)
+    note = (
+        f"{anchor.sum()} r = 1 runs of {', '.join(sorted(set(runs['recipe'][anchor])))} serve as the anchor of {recipe}"
+    )
+    if "budget" in runs:
+        apart = anchor & ~runs["budget"].isin(runs["budget"][own])
+        note += f", {apart.sum()} of them at budgets that it did not run" if apart.any() else ""
+    return runs[own | anchor], (note,)
 
 
 def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
@@ -245,7 +251,7 @@ class _Rows:
             column = "n"
         value = self.frame[column].to_numpy(dtype=object)[int(bad.argmax())] if column in self.frame else "missing"
         allowed = allowed or (f"{COLUMNS[column].meaning}, {_kind(column)}" if column in COLUMNS else None)
-        text = problem.format("missing" if pd.isna(value) else value)
+        text = problem.format(value if _text(value) else "missing")
         raise RunTableError(f"{self.source}, {self.at(bad)}: {column} {text}", allowed=allowed, do=do)
 
 
@@ -275,9 +281,7 @@ def _named(raw: RawRuns, source: str) -> _Rows:
         raise _nothing_left(source, list(raw.excluded))
     if frame.empty:
         raise RunTableError(f"{source} has no rows", do="write one row a run below the header")
-    plain = set(PLAIN) <= set(frame.columns) and not {*REQUIRED, *_COUNTS, "d_model", "width_scale"} & (
-        set(frame.columns) - set(PLAIN)
-    )
+    plain = set(PLAIN) <= set(frame.columns) and not _LOOPED & set(frame.columns)
     rows = _Rows(frame.reset_index(drop=True), list(frame.index), unit, source, plain)
     defaults: dict[str, Any] = {"recipe": BASELINE, "state": "finished", "source": source}
     if plain:
@@ -425,8 +429,7 @@ def _in_full(column: str) -> str | None:
 def _check_columns(rows: _Rows, runs: pd.DataFrame) -> None:
     """All columns present that the law needs and that cannot be computed."""
     present = set(runs.columns)
-    like_plain = not present & {"recurrences", *_COUNTS, *_PARTITION}
-    needed = PLAIN if like_plain else REQUIRED
+    needed = REQUIRED if _LOOPED & present else PLAIN
     computable = {*_PARTITION} <= present and bool({"d_model", "width_scale"} & present)
     missing = [name for name in needed if name not in present and not (computable and name in _COUNTS)]
     if not missing:
@@ -442,7 +445,7 @@ def _check_columns(rows: _Rows, runs: pd.DataFrame) -> None:
         f"{rows.source} lacks the {kind} {', '.join(missing)}; it has {', '.join(given)}",
         allowed=f"{', '.join(REQUIRED)}, where {', '.join(_PARTITION)} and d_model or width_scale can replace "
         f"n_once and n_shared; or {', '.join(PLAIN)} for plain transformers",
-        do=", ".join(renames) or f"add the {kind}",
+        do=", ".join(renames) or f"add the {kind} {', '.join(missing)}",
     )
 
 

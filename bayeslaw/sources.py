@@ -115,6 +115,8 @@ def read_csv(path: Path) -> pd.DataFrame:
                 continue
             if not header:
                 header = [cell.strip() or f"column {number}" for number, cell in enumerate(cells, start=1)]
+                if len(header) == 1 and any(sign in header[0] for sign in ";\t"):
+                    raise RunTableError(f"{path}: no comma in the header {header[0]!r}", do="put commas between values")
                 continue
             if len(cells) != len(header):
                 raise RunTableError(
@@ -127,10 +129,6 @@ def read_csv(path: Path) -> pd.DataFrame:
         raise RunTableError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
     if not header:
         raise RunTableError(f"{path} is empty", do="write a header and one row a run")
-    if len(header) == 1 and any(sign in header[0] for sign in ";\t"):
-        raise RunTableError(
-            f"{path}: the header holds no comma: {header[0]!r}", do="save it with commas between values"
-        )
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line", dtype="int64"), dtype=object)
 
 
@@ -184,8 +182,9 @@ def read_mlflow(experiment: str, *, tracking_uri: str | None = None) -> RawRuns:
         raise NoRunsError(f"the experiment {experiment!r} in {place} has no runs")
     entries = []
     for run in runs:
-        results = {name: value for name, value in run.data.metrics.items() if name in COLUMNS and COLUMNS[name].result}
-        params = {name: value for name, value in run.data.params.items() if name not in results and not _result(name)}
+        results = {name: value for name, value in run.data.metrics.items() if _result(name)}
+        # A result is never taken from a param: a param "loss" would name the loss function. "None" is a missing value.
+        params = {name: text for name, text in run.data.params.items() if not _result(name) and text != "None"}
         names = {
             "run_id": run.data.tags.get(TAG_RUN_ID, run.info.run_id),
             "state": run.data.tags.get(TAG_STATE, _MLFLOW_STATES.get(run.info.status, "failed")),

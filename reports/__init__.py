@@ -1,1 +1,1 @@
-"""bayeslaw's reports package."""
+"""The report: one offline HTML file with the verdict of a fit, its figures and its record."""

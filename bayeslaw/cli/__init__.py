@@ -29,6 +29,7 @@ def build_app() -> App:
         help="Measure what one recurrence of a looped language model is worth, and decide with it.",
         version=__version__,
         help_on_error=False,
+        suppress_keyboard_interrupt=False,
     )
     for verb, text in VERBS.items():
         app.command(f"bayeslaw.cli.{verb}:app", name=verb, help=text)

@@ -76,4 +76,4 @@ def isodepth_minima() -> pd.DataFrame:
 
 def _read(file: str) -> pd.DataFrame:
     with (resources.files(__name__) / file).open("r", encoding="utf-8") as stream:
-        return pd.read_csv(stream, float_precision="round_trip")
+        return pd.read_csv(stream)

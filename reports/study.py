@@ -1,0 +1,120 @@
+"""What the cards of one report share: the fit, its thinned draws, its check, its budgets and its recommendations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
+
+from bayeslaw.allocate import Allocation, allocate
+from bayeslaw.diagnostics import CheckResult, check
+from bayeslaw.fit import Fit
+
+Array = NDArray[np.float64]
+
+BAND_DRAWS = 400
+"""Draws behind a band: its 5 % edge then rests on twenty of them, and the whole report takes seconds."""
+
+MOST_LEVELS = 10
+"""More distinct budgets than this are no iso-FLOP grid, and too many colours."""
+
+SPREAD_LEVELS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A fit and what decisions on it may assume.
+
+    Parameters
+    ----------
+    fit : Fit
+    family, flops_rule : str, optional
+        As `bayeslaw.allocate.allocate` takes them.
+    """
+
+    fit: Fit
+    family: str | None = None
+    flops_rule: str | None = None
+
+    @cached_property
+    def check(self) -> CheckResult:
+        """Convergence and identifiability."""
+        return check(self.fit)
+
+    @cached_property
+    def thinned(self) -> Fit:
+        """The fit with at most about `BAND_DRAWS` posterior draws, evenly spaced."""
+        posterior = self.fit.posterior
+        wanted = max(1, BAND_DRAWS // posterior.sizes["chain"])
+        step = max(1, posterior.sizes["draw"] // wanted)
+        tree = xr.DataTree.from_dict({"posterior": posterior.isel(draw=slice(None, None, step))})
+        tree.attrs = dict(self.fit.data.attrs)
+        return replace(self.fit, data=tree)
+
+    @property
+    def looped(self) -> bool:
+        """Whether any run repeats a block: only such runs speak about phi."""
+        return bool((self.fit.runs["recurrences"] > 1).any())
+
+    @cached_property
+    def _recommendations(self) -> dict[str, Allocation]:
+        return {}
+
+    def recommendation(self, recipe: str) -> Allocation:
+        """What `bayeslaw allocate` says at the largest trained budget, all draws used."""
+        if recipe not in self._recommendations:
+            self._recommendations[recipe] = self.allocation(self.fit, recipe, float(self.spent(self.fit.runs).max()))
+        return self._recommendations[recipe]
+
+    def allocation(self, fit: Fit, recipe: str, flops: float) -> Allocation:
+        """Recommendation for a budget from the draws of ``fit`` (all, or thinned)."""
+        return allocate(fit, flops=flops, recipe=recipe, family=self.family, flops_rule=self.flops_rule)
+
+    def runs_of(self, recipe: str) -> pd.DataFrame:
+        """Runs of the recipe, and the r = 1 runs that every recipe shares."""
+        runs = self.fit.runs
+        return runs[(runs["recipe"] == recipe) | (runs["recurrences"] == 1)]
+
+    def spent(self, runs: pd.DataFrame) -> Array:
+        """FLOPs of every run: as recorded, or 6 N D where the rule says so or nothing was recorded."""
+        by_rule = 6.0 * runs["n_unique"].to_numpy(dtype=float) * runs["tokens"].to_numpy(dtype=float)
+        if self.flops_rule is not None or "flops" not in runs:
+            return by_rule
+        recorded = runs["flops"].to_numpy(dtype=float)
+        return np.where(np.isfinite(recorded), recorded, by_rule)
+
+    def levels(self, runs: pd.DataFrame) -> tuple[Array, NDArray[np.int64], bool]:
+        """Budgets to draw iso-FLOP curves at.
+
+        Returns
+        -------
+        levels : ndarray, shape (level,)
+            FLOPs, ascending.
+        level : ndarray, shape (run,)
+            The level next to each run.
+        grid : bool
+            Whether the runs were trained at these budgets; False where the levels only spread over their range.
+        """
+        spent = self.spent(runs)
+        if self.flops_rule is None and "budget" in runs:
+            aimed = runs["budget"].to_numpy(dtype=float)
+            spent = np.where(np.isfinite(aimed), aimed, spent)
+        logs = np.log(spent)
+        rounded = np.round(logs, 2)  # one in a hundred: whole batches miss an aimed budget by less
+        distinct = np.unique(rounded)
+        grid = len(distinct) <= MOST_LEVELS
+        if grid:
+            levels = np.array([logs[rounded == value].mean() for value in distinct])
+        else:
+            levels = np.linspace(logs.min(), logs.max(), SPREAD_LEVELS)
+        nearest = np.abs(logs[:, None] - levels[None, :]).argmin(axis=1)
+        return np.exp(levels), nearest, grid
+
+
+def whole_recurrences(runs: pd.DataFrame) -> list[int]:
+    """The whole r of a run table, ascending: those that a family has members for."""
+    return sorted({int(r) for r in runs["recurrences"] if r == int(r)})

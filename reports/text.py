@@ -1,0 +1,76 @@
+"""How the report writes numbers: as many digits as their uncertainty allows, with units a person says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayeslaw.predict import interval
+
+_SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+_MOST_DECIMALS = 5
+
+
+def quantity(value: float, digits: int = 3) -> str:
+    """A count of parameters or tokens: 124 M, 2.49 B; a dash where it is unknown."""
+    if not math.isfinite(value):
+        return "–"
+    for unit, suffix in _SUFFIXES:
+        if abs(value) >= unit:
+            return f"{significant(value / unit, digits)} {suffix}"
+    return significant(value, digits)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, trailing zeros kept; a dash where it is unknown."""
+    if not math.isfinite(value):
+        return "–"
+    if value != 0 and not 1e-4 <= abs(value) < 10 ** max(digits, 4):
+        return f"{value:.{digits - 1}e}"
+    decimals = digits - 1 - (math.floor(math.log10(abs(value))) if value else 0)
+    return f"{value:.{max(0, decimals)}f}"
+
+
+def flops(value: float) -> str:
+    """A training budget as the command line takes it: 2.15e+19; a dash where it is unknown."""
+    return f"{value:.3g}" if math.isfinite(value) else "–"
+
+
+def decimals_for(spread: float) -> int:
+    """Decimals that show two digits of a standard deviation."""
+    if not (math.isfinite(spread) and spread > 0):
+        return 3
+    return min(_MOST_DECIMALS, max(0, 1 - math.floor(math.log10(spread))))
+
+
+def mean_and_range(draws: NDArray[np.float64]) -> str:
+    """Mean and 90 % interval of draws: 0.464 (90 % 0.436 to 0.491)."""
+    summary = interval(draws)
+    decimals = decimals_for(float(draws.std()))
+    mean, low, high = (f"{summary[key]:.{decimals}f}" for key in ("mean", "q05", "q95"))
+    return f"{mean} (90 % {low} to {high})"
+
+
+def quantity_and_range(draws: NDArray[np.float64]) -> str:
+    """Mean and 90 % interval of a count: 771 M (702 M to 845 M)."""
+    summary = interval(draws)
+    return f"{quantity(summary['mean'])} ({quantity(summary['q05'])} to {quantity(summary['q95'])})"
+
+
+def probability(share: float, draws: int) -> str:
+    """A probability that is estimated by a share of draws, which cannot tell it from 0 or 1 beyond their number."""
+    least = max(1e-3, 1 / draws)
+    if share > 1 - least:
+        return f"> {1 - least:.3f}"
+    if share < least:
+        return f"< {least:.3f}"
+    return f"{share:.2f}" if 0.01 <= share <= 0.99 else f"{share:.3f}"
+
+
+def listing(items: Iterable[str]) -> str:
+    """Items as a phrase: a, b and c."""
+    parts = list(items)
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -1,0 +1,151 @@
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from bayeslaw.cli import run
+from bayeslaw.runs import load_runs
+
+
+@pytest.fixture
+def bayeslaw(capsys):
+    """Runs the command; gives exit code, stdout and stderr."""
+
+    def call(*arguments):
+        code = run(list(map(str, arguments)))
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_the_table_is_narrow_and_notes_go_to_stderr(bayeslaw):
+    code, out, err = bayeslaw("runs", "isodepth-recipes", "--recipe", "truncated_bptt")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split() == ["run_id", "r", "d", "tokens", "flops", "loss"]
+    assert len(lines) == 91
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["baseline/1/6/4.64e+17", "1", "384", "9.767e+08", "4.64e+17", "2.8837"]
+    assert "90 runs of isodepth-recipes, data " in err
+    assert "note: 29 r = 1 runs of baseline serve as the anchor" in err
+
+
+def test_exclusions_and_control_characters(bayeslaw, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("run_id,n,tokens,loss,state\na\x1b[31m,1e7,1e9,3.4,\nb,1e7,1e9,,running\n")
+    code, out, err = bayeslaw("runs", path)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "a\\x1b[31m" in out
+    assert out.split()[:3] == ["run_id", "r", "N"]
+    assert "excluded: b: state running" in err
+
+
+def test_json(bayeslaw):
+    code, out, _ = bayeslaw("runs", "isodepth", "--where", "budget > 1e19 and recurrences == 8", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert list(answer) == ["schema_version", "source", "n_runs", "data_hash", "runs", "excluded", "notes"]
+    assert answer["source"] == "isodepth"
+    assert answer["n_runs"] == len(answer["runs"]) == 4
+    first = answer["runs"][0]
+    assert (first["run_id"], first["n_once"], first["tokens"]) == ("baseline/8/18/2.15e+19", 63713664, 7606370304)
+    assert answer["data_hash"] == load_runs("isodepth", where="budget > 1e19 and recurrences == 8").data_hash
+
+
+def test_json_writes_missing_values_as_null(bayeslaw, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("n,tokens,loss,seed,device,state\n1e7,1e9,3.4,1,,\n2e7,1e9,3.2,,cpu,\n2e7,1e9,nan,,,diverged\n")
+    code, out, _ = bayeslaw("runs", path, "--json")
+    assert code == 0
+    answer = json.loads(out, parse_constant=pytest.fail)
+    assert [row["seed"] for row in answer["runs"]] == [1, None]
+    assert [row["device"] for row in answer["runs"]] == [None, "cpu"]
+    assert answer["excluded"] == [{"run_id": "row-3", "reason": "state diverged, loss nan"}]
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
+def test_out_is_read_back_as_the_same_data(bayeslaw, tmp_path, name):
+    path = tmp_path / "new" / name
+    code, _, err = bayeslaw("runs", "isodepth", "--out", path, "--json")
+    assert code == 0
+    assert f"wrote 116 runs to {path}" in err
+    assert load_runs(path).data_hash == load_runs("isodepth").data_hash
+    assert [entry.name for entry in path.parent.iterdir()] == [name]
+
+
+def test_out_that_cannot_be_written_leaves_nothing(bayeslaw, tmp_path, monkeypatch):
+    path = tmp_path / "runs.csv"
+    path.write_text("before")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    code, out, err = bayeslaw("runs", "isodepth", "--out", path)
+    assert code == 1
+    assert out == ""
+    assert "No space left on device" in err
+    assert path.read_text() == "before"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["runs.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        ([], 2, "SOURCE"),
+        (["isodpeth"], 2, "did you mean isodepth?"),
+        (["isodepth", "--where", "budgt > 1"], 2, "did you mean budget?"),
+        (["isodepth", "--where", "recurrences == 3"], 4, "matches --where"),
+        (["isodepth", "--recipe", "hyper"], 2, "allowed: baseline"),
+        (["isodepth", "--out", "runs.xlsx"], 2, "ends in .csv or .parquet"),
+        (["mlflow:x", "--tracking-uri", "sqlite:////nowhere/x.db"], 1, "no MLflow database"),
+        (["mlflow:x", "--tracking-uri", "http://127.0.0.1:9"], 1, "does not answer"),
+        (["sync", "/nowhere"], 2, "there is no folder /nowhere"),
+    ],
+)
+def test_errors(bayeslaw, arguments, code, named):
+    got, out, err = bayeslaw("runs", *arguments)
+    assert got == code
+    assert named in err
+    assert out == ""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    run_id: str
+    records: int
+
+
+def test_sync_delivers_a_folder(bayeslaw, tmp_path, monkeypatch):
+    asked = []
+
+    def sync(folder, *, tracking_uri, progress=None):
+        asked.append((folder, tracking_uri))
+        return [Delivered("a", 12), Delivered("b", 0)]
+
+    monkeypatch.setattr("bayeslaw.cli.runs.own", lambda package: SimpleNamespace(sync=sync))
+    code, out, err = bayeslaw("runs", "sync", tmp_path, "--tracking-uri", "sqlite:///x.db")
+    assert code == 0
+    assert asked == [(tmp_path, "sqlite:///x.db")]
+    assert out.split() == ["run_id", "records", "a", "12", "b", "0"]
+    assert "2 journals" in err
+    code, out, _ = bayeslaw("runs", "sync", tmp_path, "--json")
+    assert code == 0
+    assert asked[1] == (tmp_path, None)
+    assert json.loads(out)["runs"] == [{"run_id": "a", "records": 12}, {"run_id": "b", "records": 0}]
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; from bayeslaw.cli import run; assert run(['runs', '--help']) == 0;"
+        "assert run(['runs', 'sync', '--help']) == 0;"
+        "print(sorted({'pandas', 'numpy', 'mlflow', 'pyarrow', 'torch'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+    for text in ("SOURCE", "--where", "--recipe", "--tracking-uri", "--out", "--json", "sync", "DIR"):
+        assert text in out

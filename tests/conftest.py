@@ -1,0 +1,47 @@
+"""Fits that several tests look at, made once a session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+@pytest.fixture(scope="session")
+def isodepth_fit():
+    """The posterior of the shipped baseline runs under the package's defaults."""
+    from bayeslaw.fit import fit
+
+    return fit("isodepth", law="additive", noise="iid", outliers="gaussian", injection_in="once")
+
+
+@pytest.fixture(scope="session")
+def isodepth_file(isodepth_fit, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("fit") / "isodepth.nc"
+    isodepth_fit.save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def plain_table():
+    """Forty plain runs n, tokens, loss of a known additive law."""
+    import numpy as np
+    import pandas as pd
+
+    from bayeslaw import law
+
+    n, tokens = (grid.ravel() for grid in np.meshgrid(np.geomspace(3e7, 3e9, 8), np.geomspace(1e9, 1e11, 5)))
+    curve = law.loss(n, 0.0, 1.0, tokens, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28, phi=0.5)
+    error = np.random.default_rng(5).normal(0, 0.003, n.size)
+    return pd.DataFrame({"n": np.round(n), "tokens": np.round(tokens), "loss": curve * np.exp(error)})
+
+
+@pytest.fixture(scope="session")
+def plain_fit(plain_table):
+    """The posterior of the plain table."""
+    from bayeslaw.fit import fit
+
+    return fit(plain_table)
