@@ -28,6 +28,9 @@ check: .venv/ready
 	$(BIN)/lint-imports
 
 # Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
+benchmark: .venv/ready
+	$(BIN)/python benchmarks/posterior.py
+
 lock: .venv/ready
 	uv lock --upgrade
 	uv export --format requirements-txt --no-header --no-emit-project --all-extras -o requirements.lock

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from bayeslaw.coordinates import N_SHARED, from_local
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.files import written_whole
-from bayeslaw.inputs import BASELINE, Inputs, inputs_of
+from bayeslaw.inputs import Inputs, inputs_of
 from bayeslaw.law import PARAMETERS
 from bayeslaw.likelihood import log_likelihood, natural_parameters, predictive
 from bayeslaw.point import penalised
 from bayeslaw.priors import DEFAULT, Priors, sample_prior
 from bayeslaw.runs import RunTable, load_runs
-from bayeslaw.schema import SCHEMA_VERSION
+from bayeslaw.schema import BASELINE, SCHEMA_VERSION
 
 Array = NDArray[np.float64]
 

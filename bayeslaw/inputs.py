@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from bayeslaw import law
 from bayeslaw.architecture import split_parameters
+from bayeslaw.schema import BASELINE
 
 Array = NDArray[np.float64]
-
-BASELINE = "baseline"
-"""The recipe that others are held against."""
 
 
 @dataclass(frozen=True, kw_only=True)

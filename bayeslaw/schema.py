@@ -79,6 +79,15 @@ COLUMNS: dict[str, Column] = {
 REQUIRED = ("recurrences", "n_once", "n_shared", "tokens", "loss")
 """What the law needs of every run."""
 
+COUNTS = ("n_once", "n_shared", "n_injection", "n_unique")
+"""Parameter counts."""
+
+PARTITION = ("prelude_layers", "shared_layers", "coda_layers", "injection")
+"""What, with a width and r, gives all counts."""
+
+BASELINE = "baseline"
+"""The recipe that others are held against, and that of runs without one."""
+
 PLAIN = ("n", "tokens", "loss")
 """Columns of a plain table: r = 1, all of n run once, no architecture."""
 

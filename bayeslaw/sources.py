@@ -79,7 +79,10 @@ def read_source(source: str | Path, *, tracking_uri: str | None = None) -> RawRu
         if source in datasets.NAMES:
             return RawRuns(datasets.load_dataset(source))
         if source.startswith(MLFLOW_PREFIX):
-            return read_mlflow(source.removeprefix(MLFLOW_PREFIX), tracking_uri=tracking_uri)
+            experiment = source.removeprefix(MLFLOW_PREFIX)
+            if not experiment:
+                raise UsageError(f"{source} names no experiment", allowed=f"{MLFLOW_PREFIX}EXPERIMENT")
+            return read_mlflow(experiment, tracking_uri=tracking_uri)
     path = Path(source).expanduser()
     kind = path.suffix.lower()
     if str(source).strip() and path.is_dir():

@@ -171,8 +171,10 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
                 )
             )  # fmt: skip
         _panel_title(figure, place, f"r = {panel.recurrences}")
-    figure.update_xaxes(title="N_unique (parameters)", type="log", exponentformat="B", matches="x")
-    figure.update_yaxes(title="loss (nats/token)", matches="y")
+    figure.update_xaxes(title="N_unique (parameters)", type="log", exponentformat="B")
+    figure.update_yaxes(title="loss (nats/token)")
+    for place in range(1, len(panels)):  # one scale for all, so that panels can be held against each other
+        figure.update_layout({f"xaxis{place + 1}.matches": "x", f"yaxis{place + 1}.matches": "y"})
     return figure
 
 

@@ -60,6 +60,11 @@ class Study:
         """Whether any run repeats a block: only such runs speak about phi."""
         return bool((self.fit.runs["recurrences"] > 1).any())
 
+    @property
+    def records_flops(self) -> bool:
+        """Whether the run table knows what its runs cost."""
+        return "flops" in self.fit.runs and bool(self.fit.runs["flops"].notna().any())
+
     @cached_property
     def _recommendations(self) -> dict[str, Allocation]:
         return {}
@@ -82,7 +87,7 @@ class Study:
     def spent(self, runs: pd.DataFrame) -> Array:
         """FLOPs of every run: as recorded, or 6 N D where the rule says so or nothing was recorded."""
         by_rule = 6.0 * runs["n_unique"].to_numpy(dtype=float) * runs["tokens"].to_numpy(dtype=float)
-        if self.flops_rule is not None or "flops" not in runs:
+        if self.flops_rule is not None or not self.records_flops:
             return by_rule
         recorded = runs["flops"].to_numpy(dtype=float)
         return np.where(np.isfinite(recorded), recorded, by_rule)

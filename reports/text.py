@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bayeslaw.predict import interval
 
 _SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
-_MOST_DECIMALS = 5
+_MOST_DECIMALS = 4
 
 
 def quantity(value: float, digits: int = 3) -> str:

@@ -88,7 +88,5 @@ def parse_recurrences(text: str) -> list[int]:
     except ValueError:
         values = []
     if not values or min(values) < 1:
-        raise UsageError(
-            f"--recurrences {text!r}", allowed="whole numbers from 1 on, such as 1,2,4,8"
-        )
+        raise UsageError(f"--recurrences {text!r}", allowed="whole numbers from 1 on, such as 1,2,4,8")
     return values

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from bayeslaw.cli.output import note, own, print_json, print_table
-from bayeslaw.errors import BayeslawError, UsageError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from bayeslaw.errors import UsageError
 
 app = App(name="runs", help="List the runs of a source, or deliver journals to MLflow.")
-
-OUT_KINDS = (".csv", ".parquet")
 
 
 @app.default
@@ -48,13 +42,11 @@ def show(
     json
         Print one JSON object.
     """
-    if out is not None and out.suffix.lower() not in OUT_KINDS:
-        raise UsageError(f"--out {out}", allowed=f"a file that ends in {' or '.join(OUT_KINDS)}")
     from bayeslaw.runs import load_runs
 
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
     if out is not None:
-        _write(table.runs, out)
+        table.save(out)
     excluded = table.excluded.to_dict("records")
     if json:
         print_json(
@@ -107,19 +99,3 @@ def sync(
     if rows:
         print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     note(f"{len(rows)} journals in and below {folder}")
-
-
-def _write(runs: pd.DataFrame, path: Path) -> None:
-    """Write the runs, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".csv":
-            runs.to_csv(partial, index=False)
-        else:
-            runs.to_parquet(partial, index=False)
-        os.replace(partial, path)
-    except OSError as error:
-        raise BayeslawError(f"cannot write {path}: {error.strerror or error}", do="choose another --out") from error
-    finally:
-        partial.unlink(missing_ok=True)

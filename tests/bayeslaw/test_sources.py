@@ -39,6 +39,8 @@ def test_unknown_names_list_the_known_ones():
     assert error.value.exit_code == 2
     for allowed in ("isodepth-recipes", ".csv or .parquet", "mlflow:EXPERIMENT", "folder of run journals"):
         assert allowed in error.value.allowed
+    with pytest.raises(UsageError, match="mlflow: names no experiment"):
+        load_runs("mlflow:")
     with pytest.raises(UsageError, match="unknown source ''"):
         load_runs("")
 

@@ -64,7 +64,7 @@ def test_json_writes_missing_values_as_null(bayeslaw, tmp_path):
     answer = json.loads(out, parse_constant=pytest.fail)
     assert [row["seed"] for row in answer["runs"]] == [1, None]
     assert [row["device"] for row in answer["runs"]] == [None, "cpu"]
-    assert answer["excluded"] == [{"run_id": "row-3", "reason": "state diverged, loss nan"}]
+    assert answer["excluded"] == [{"run_id": "line 4", "reason": "state diverged, loss nan"}]
 
 
 @pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])

@@ -1,0 +1,142 @@
+"""The cards that decide: iso-FLOP curves, and the optimum along the budgets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bayeslaw.architecture import split_parameters
+from bayeslaw.frontier import SizeAxis, plain_axis, size_axis
+from bayeslaw.predict import family_of, law_loss
+from reports import figures, text
+from reports.cards import Body, Table
+from reports.study import Study, whole_recurrences
+
+Array = NDArray[np.float64]
+
+MARGIN = 1.3
+"""A curve runs so much past the smallest and largest run of its panel."""
+
+REACH = 10.0
+"""The frontier is drawn up to so many times the largest trained budget."""
+
+
+def iso_flop(study: Study, recipe: str) -> Body:
+    """Curves of loss along each budget, with the measured runs."""
+    # What forbids a recommendation forbids these curves, and says it best.
+    study.recommendation(recipe)
+    runs = study.runs_of(recipe).reset_index(drop=True)
+    levels, level, grid = study.levels(runs)
+    draws = study.thinned.draws(recipe)
+    panels = [_panel(study, recipe, runs, r, levels, level, draws) for r in whole_recurrences(runs)]
+    takeaway = _closeness(study, runs, draws)
+    if not grid:
+        takeaway += (
+            f" The runs are no iso-FLOP grid: curves at {len(levels)} budgets over their range, each run in the colour "
+            "of the nearest and not bound to lie on it."
+        )
+    if study.flops_rule is None and not study.records_flops:
+        takeaway += " The runs record no FLOPs: their budgets are taken to be 6 N D."
+    hidden = int((~runs["recurrences"].isin([panel.recurrences for panel in panels])).sum())
+    if hidden:
+        takeaway += f" {hidden} runs whose r is no whole number have no panel."
+    return Body(takeaway=takeaway, figure=figures.iso_flop(panels, levels.tolist()))
+
+
+def frontier(study: Study, recipe: str) -> Body:
+    """N* and D* for each r over the trained budgets and beyond."""
+    best = study.recommendation(recipe)
+    spent = study.spent(study.runs_of(recipe))
+    least, most = float(spent.min()), float(spent.max())
+    points = int(np.clip(np.ceil(3 * np.log10(most / least)), 1, 8)) + 1
+    inside = np.unique(np.geomspace(least, most, points))
+    budgets = np.concatenate([inside, np.geomspace(most, REACH * most, 4)[1:]])
+    allocations = [study.allocation(study.thinned, recipe, float(budget)) for budget in budgets]
+    paths, rows = [], []
+    for place, option in enumerate(best.options):
+        found = [allocation.options[place].optimum for allocation in allocations]
+        n_unique, tokens = (np.stack([getattr(each, name) for each in found], axis=1) for name in ("n_unique", "tokens"))
+        paths.append(
+            figures.Path(
+                recurrences=option.recurrences,
+                n_unique=figures.Band.of(budgets, n_unique),
+                tokens=figures.Band.of(budgets, tokens),
+            )
+        )
+        rows.append(
+            (
+                f"r = {option.recurrences}",
+                text.quantity_and_range(option.optimum.n_unique),
+                text.quantity_and_range(option.optimum.tokens),
+                text.mean_and_range(option.optimum.loss),
+                _growth(n_unique, budgets, len(inside)),
+                text.probability(option.probability_best, len(option.optimum.loss)),
+            )
+        )
+    takeaway = " ".join([str(best), *(f"Note: {note}." for note in best.notes)])
+    header = ("", "N* (parameters)", "D* (tokens)", "loss* (nats/token)", "N* grows as C to the", "P(best r)")
+    return Body(
+        takeaway=takeaway,
+        figure=figures.frontier(paths, trained=most),
+        table=Table(
+            header=header,
+            rows=tuple(rows),
+            note=f"At {text.flops(best.flops)} FLOPs, the largest trained budget; mean and 90 % interval.",
+        ),
+    )
+
+
+def _panel(
+    study: Study,
+    recipe: str,
+    runs: pd.DataFrame,
+    r: int,
+    levels: Array,
+    level: NDArray[np.int64],
+    draws: dict[str, Array],
+) -> figures.IsoPanel:
+    here = (runs["recurrences"] == r).to_numpy()
+    chosen, at = runs[here], level[here]
+    n_unique, loss = chosen["n_unique"].to_numpy(dtype=float), chosen["loss"].to_numpy(dtype=float)
+    curves = {}
+    for place in np.unique(at):
+        axis = _axis(study, recipe, r, float(levels[place]))
+        measured = n_unique[at == place]
+        part = (axis.n_unique >= measured.min() / MARGIN) & (axis.n_unique <= measured.max() * MARGIN)
+        tokens = levels[place] / axis.flops_per_token[part]
+        curve = law_loss(draws, axis.n_once[part], axis.n_rec[part], r, tokens)
+        curves[int(place)] = figures.Band.of(axis.n_unique[part], curve)
+    labels = [
+        f"{figures.plain(str(row.run_id))}<br>{figures.plain(str(row.recipe))}<br>{text.quantity(float(row.n_unique))} "
+        f"parameters, {text.quantity(float(row.tokens))} tokens<br>{row.loss:.4f} nats/token (measured)"
+        for row in chosen.itertuples()
+    ]
+    return figures.IsoPanel(recurrences=r, curves=curves, n_unique=n_unique, loss=loss, level=at, labels=labels)
+
+
+def _axis(study: Study, recipe: str, r: int, flops: float) -> SizeAxis:
+    if study.flops_rule is not None:
+        return plain_axis()
+    family = family_of(study.fit, study.family, recipe=recipe)
+    return size_axis(family, flops, r, injection_in=study.fit.spec.injection_in)
+
+
+def _closeness(study: Study, runs: pd.DataFrame, draws: dict[str, Array]) -> str:
+    """How near the law's curves come to the runs."""
+    column = {name: runs[name].to_numpy(dtype=float) for name in ("n_once", "n_shared", "n_injection")}
+    parts = split_parameters(*column.values(), injection_in=study.fit.spec.injection_in)
+    r, tokens, loss = (runs[name].to_numpy(dtype=float) for name in ("recurrences", "tokens", "loss"))
+    miss = np.abs(loss - law_loss(draws, *parts, r, tokens).mean(axis=0))
+    worst = runs.iloc[int(miss.argmax())]
+    return (
+        f"Half of the {len(runs)} runs lie within {np.median(miss):.4f} nats/token of the law's curve; the farthest, "
+        f"{worst['run_id']}, is {miss.max():.4f} away."
+    )
+
+
+def _growth(optima: Array, budgets: Array, trained: int) -> str:
+    """Slope of log N* over log C between the first and the last trained budget (the whole range where there is one)."""
+    last = trained - 1 if trained > 1 else len(budgets) - 1
+    slope = np.log(optima[:, last] / optima[:, 0]) / np.log(budgets[last] / budgets[0])
+    return text.mean_and_range(slope)

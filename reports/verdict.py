@@ -1,0 +1,185 @@
+"""The verdict of a report: what the fit says in plain words, its doubts first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayeslaw.allocate import Allocation
+from bayeslaw.predict import interval
+from reports import text
+from reports.cards import reason
+from reports.study import Study
+
+Array = NDArray[np.float64]
+
+WIDE = 0.5
+"""A 90 % interval of phi as wide as half the way from worthless to a unique block decides little."""
+
+SURE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Sentences, in the order they are to be read.
+
+    Parameters
+    ----------
+    doubts : tuple of str
+        Why not to rely on what follows.
+    findings : tuple of str
+        phi and what it means.
+    advice : tuple of str
+        The recommendation at the largest trained budget.
+    """
+
+    doubts: tuple[str, ...]
+    findings: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def verdict(study: Study) -> Verdict:
+    """The verdict of a fit."""
+    try:
+        doubts, findings = _doubts(study), _findings(study)
+    except Exception as error:
+        doubts, findings = (f"The fit could not be judged: {reason(error)}",), ()
+    return Verdict(doubts=doubts, findings=findings, advice=_advice(study))
+
+
+def _doubts(study: Study) -> tuple[str, ...]:
+    check = study.check
+    doubts = []
+    if not check.passed:
+        failed = "; ".join(message for message in check.messages if not message.startswith("not identified"))
+        doubts.append(f"Do not rely on these numbers yet, the sampler's diagnostics failed: {failed}.")
+    unknown = [recipe for recipe in study.fit.recipes if _not_identified(study, recipe)]
+    if not study.looped:
+        doubts.append(
+            "No run repeats a block (r = 1 throughout), so the data say nothing about phi: wherever it appears here, it "
+            "is the prior's."
+        )
+    elif unknown:
+        ratio = [f"{check.parameters.loc[f'phi[{recipe}]', 'sd_ratio']:.2f}" for recipe in unknown]
+        doubts.append(
+            f"The data do not identify phi{_whose(study, unknown)}: its posterior is still {text.listing(ratio)} times "
+            "as wide as the prior, so read it as a guess. Runs with a larger r, or more of them, would tell."
+        )
+    for recipe in study.fit.recipes:
+        summary = interval(study.fit.draws(recipe)["phi"])
+        width = summary["q95"] - summary["q05"]
+        if study.looped and recipe not in unknown and width > WIDE:
+            doubts.append(
+                f"phi{_whose(study, [recipe])} is known only roughly: its 90 % interval spans {width:.2f}, where 1 lies "
+                "between a worthless recurrence and a unique block."
+            )
+    others = [name for name in check.not_identified if not name.startswith("phi")]
+    if others:
+        doubts.append(
+            f"The data do not identify {text.listing(others)} of the law: the prior carries the answer there, and the "
+            "recommendation leans on it."
+        )
+    return tuple(doubts)
+
+
+def _findings(study: Study) -> tuple[str, ...]:
+    if not study.looped:
+        return ()
+    found = []
+    most = float(study.fit.runs["recurrences"].max())
+    for recipe in study.fit.recipes:
+        phi = study.fit.draws(recipe)["phi"]
+        below, above = float((phi < 1).mean()), float((phi > 0).mean())
+        name = f"{recipe}: " if len(study.fit.recipes) > 1 else ""
+        chances = (
+            f"P(phi < 1) {_equals(text.probability(below, len(phi)))} and P(phi > 0) "
+            f"{_equals(text.probability(above, len(phi)))}"
+        )
+        if _not_identified(study, recipe):
+            found.append(f"{name}phi = {text.mean_and_range(phi)}, hardly more than the prior.")
+            continue
+        worth = [f"a block run twice is worth {text.mean_and_range(2.0**phi)} unique blocks"]
+        if most > 2:
+            worth.append(f"one run {most:g} times {text.mean_and_range(most**phi)}")
+        if most > 2 and len(study.fit.recipes) == 1:
+            worth.append(f"one more recurrence of a block at r = 2 adds {text.mean_and_range(3.0**phi - 2.0**phi)}")
+        found.append(
+            f"{name}phi = {text.mean_and_range(phi)}; {chances}. {_meaning(below, above)}: {', '.join(worth)}."
+        )
+    return tuple(found)
+
+
+def _meaning(below: float, above: float) -> str:
+    """What the chances of phi < 1 and phi > 0 say about one recurrence."""
+    if below < 1 - SURE:
+        return "A recurrence is worth at least a unique block"
+    if above < 1 - SURE:
+        return "A recurrence is worth nothing, or does harm"
+    if below <= SURE:
+        return "Whether a recurrence is worth less than a unique block stays open"
+    if above <= SURE:
+        return "Whether a recurrence is worth anything stays open"
+    return "A recurrence is worth something, but less than a unique block"
+
+
+def _advice(study: Study) -> tuple[str, ...]:
+    """The recommendation, said once for all recipes that share it, then what each recipe has to add."""
+    said: dict[str, list[str]] = {}
+    more: dict[str, str] = {}
+    for recipe in study.fit.recipes:
+        try:
+            allocation = study.recommendation(recipe)
+            words, more[recipe] = _recommendation(allocation), _alternative(allocation)
+        except Exception as error:
+            words = f"No recommendation: {reason(error)}"
+        said.setdefault(words, []).append(recipe)
+    if len(study.fit.recipes) == 1:
+        return tuple(" ".join([words, *more.values()]) for words in said)
+    sentences = []
+    for words, recipes in said.items():
+        sentences.append(words if len(said) == 1 else f"{text.listing(recipes)}: {words}")
+        sentences += [f"{recipe}: {more[recipe]}" for recipe in recipes if recipe in more]
+    return tuple(sentences)
+
+
+def _recommendation(allocation: Allocation) -> str:
+    best = allocation.recommended
+    width = "" if best.trainable.d_model is None else f", width {best.trainable.d_model}"
+    return (
+        f"At the largest trained budget, {text.flops(allocation.flops)} FLOPs, train r = {best.recurrences}{width} "
+        f"({text.quantity(best.trainable.n_unique)} unique parameters) on {text.quantity(best.trainable.tokens)} tokens: "
+        f"expected loss {text.mean_and_range(best.trainable.loss)} nats/token."
+    )
+
+
+def _alternative(allocation: Allocation) -> str:
+    """How sure the recommendation is, and what the best model of the other kind, looped or not, would cost."""
+    best = allocation.recommended
+    words = []
+    others = [option for option in allocation.options if (option.recurrences == 1) != (best.recurrences == 1)]
+    if others:
+        other = min(others, key=lambda option: float(option.trainable.loss.mean()))
+        kind = "without a loop" if other.recurrences == 1 else "with a loop"
+        chance = text.probability(best.probability_best, len(best.optimum.loss))
+        words.append(
+            f"r = {best.recurrences} is the best r with probability {chance}; the best model {kind} (r = "
+            f"{other.recurrences}, {100 * other.trainable.n_unique / best.trainable.n_unique:.0f} % of the unique "
+            f"parameters) would end {text.mean_and_range(other.trainable.loss - best.trainable.loss)} nats/token higher."
+        )
+    words.append(f"Expected regret: {allocation.expected_regret:.1e} nats/token.")
+    words += [f"Note: {note}." for note in allocation.notes]
+    return " ".join(words)
+
+
+def _not_identified(study: Study, recipe: str) -> bool:
+    return f"phi[{recipe}]" in study.check.not_identified
+
+
+def _whose(study: Study, recipes: list[str]) -> str:
+    return f" of {text.listing(recipes)}" if len(study.fit.recipes) > 1 else ""
+
+
+def _equals(probability: str) -> str:
+    return probability if probability[0] in "<>" else f"= {probability}"

@@ -1,0 +1,121 @@
+"""Every class of wrong input, as a person at the terminal meets it: the message and the exit code."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from bayeslaw.cli import run
+
+HEADER = "recurrences,n_once,n_shared,n_injection,tokens,loss"
+ROWS = [f"1,{40_000_000 + i},{160_000_000 + i},0,{(i + 1) * 10**9},{3 - 0.01 * i}" for i in range(9)]
+
+
+def with_row(row: str) -> str:
+    return "\n".join([HEADER, *ROWS, row]) + "\n"
+
+
+TABLES = {
+    "missing column": ("recurrences,n_once,n_shared,token,loss\n1,4e7,1e8,1e9,3\n", ("tokens", "token")),
+    "text where a number belongs": (with_row("1,40000000,160000000,0,many,2.9"), ("tokens", "many", "11")),
+    "loss of zero": (with_row("1,40000000,160000000,0,1000000000,0"), ("loss", "11")),
+    "negative loss": (with_row("1,40000000,160000000,0,1000000000,-2"), ("loss", "-2")),
+    "NaN": (with_row("1,40000000,160000000,0,1000000000,nan"), ("loss", "11")),
+    "infinity": (with_row("1,40000000,160000000,0,1000000000,inf"), ("loss", "11")),
+    "the infinity of MLflow": (with_row("1,40000000,160000000,0,1000000000,1.797e308"), ("loss", "11")),
+    "N in millions": (with_row("1,40,160,0,1000000000,2.9"), ("n_once", "million")),
+    "r of zero": (with_row("0,40000000,160000000,0,1000000000,2.9"), ("recurrences", "0")),
+    "duplicate": (with_row(ROWS[0]), ("2", "11")),
+    "empty file": ("", ("empty",)),
+    "header only": (HEADER + "\n", ("no rows",)),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(name, tmp_path, capsys):
+    content, words = TABLES[name]
+    path = tmp_path / "runs.csv"
+    path.write_text(content)
+    code = run(["fit", str(path)])
+    errors = capsys.readouterr().err
+    assert code == 1, errors
+    assert errors.startswith("error: ")
+    for word in words:
+        assert word in errors
+    assert "Traceback" not in errors
+
+
+def test_binary_file(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(bytes(range(256)) * 8)
+    assert run(["fit", str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["allocate", "report", "predict"])
+def test_no_fit_file(verb, tmp_path, capsys):
+    more = {
+        "allocate": ["--flops", "1e19"],
+        "report": ["--out", "r.html"],
+        "predict": ["--tokens", "1e9", "--width-scale", "8"],
+    }
+    assert run([verb, str(tmp_path / "fit.nc"), *more[verb]]) == 1
+    assert "bayeslaw fit SOURCE --out fit.nc" in capsys.readouterr().err
+
+
+def test_nothing_finished(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([HEADER + ",state", *(row + ",running" for row in ROWS)]) + "\n")
+    assert run(["fit", str(path)]) == 4
+    assert "finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refused", "no answer"])
+def test_unreachable_tracking_server(silent, capsys):
+    """A closed port and a server that accepts and never answers are both told of within 20 seconds."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if silent:
+            server.listen()
+        port = server.getsockname()[1]
+        started = time.monotonic()
+        code = run(["runs", "mlflow:study", "--tracking-uri", f"http://person:secret@127.0.0.1:{port}"])
+        assert time.monotonic() - started < 20
+    errors = capsys.readouterr().err
+    assert code == 1
+    assert f"127.0.0.1:{port}" in errors
+    assert "secret" not in errors
+
+
+def test_unknown_source(capsys):
+    assert run(["fit", "isodepht"]) in (1, 2)
+    errors = capsys.readouterr().err
+    assert "isodepht" in errors
+    assert "isodepth" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["fit"], "SOURCE"),
+        (["fit", "isodepth", "--laws", "additive"], "--laws"),
+        (["fit", "isodepth", "--outliers", "cauchy"], "student"),
+        (["fit", "isodepth", "--draws", "many"], "many"),
+        (["fits"], "fits"),
+    ],
+)
+def test_usage(arguments, word, capsys):
+    assert run(arguments) == 2
+    caught = capsys.readouterr()
+    assert word in caught.err
+    assert caught.out == ""
+
+
+def test_unwritable_output(isodepth_file, tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert run(["report", str(isodepth_file), "--out", str(tmp_path / "file" / "report.html")]) == 1
+    errors = capsys.readouterr().err
+    assert "report.html" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
