@@ -74,7 +74,7 @@ def check(fit: Fit) -> CheckResult:
     divergences = int(fit.data["sample_stats"]["diverging"].sum())
     messages = []
     if divergences:
-        messages.append(f"{divergences} divergences: sample again with more --tune, or add runs")
+        messages.append(f"{divergences} divergences: sample again with --target-accept nearer to 1, or add runs")
     if not float(table["r_hat"].max()) < MAX_R_HAT:
         messages.append(f"R-hat {table['r_hat'].max():.3f} (below {MAX_R_HAT} is needed): sample longer with --draws")
     least = min(float(table["ess_bulk"].min()), float(table["ess_tail"].min()))

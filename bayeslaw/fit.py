@@ -48,6 +48,9 @@ class Spec:
         The one recipe that was asked for.
     draws, tune, chains, seed : int
         Kept and warm-up draws per chain, number of chains, random seed.
+    target_accept : float
+        Acceptance rate that the step size aims at. Below .95 tables of few noisy runs, whose posterior is far from
+        normal in any coordinates, give divergences; tables of a hundred runs lose a third of their speed by it.
     """
 
     law: str = "additive"
@@ -56,8 +59,9 @@ class Spec:
     injection_in: str = "once"
     recipe: str | None = None
     draws: int = 1000
-    tune: int = 500
+    tune: int = 1000
     chains: int = 4
+    target_accept: float = 0.95
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,6 +71,8 @@ class Spec:
         for name, least in (("draws", 100), ("tune", 100), ("chains", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} = {getattr(self, name)}", allowed=f"{least} or more")
+        if not 0.5 <= self.target_accept < 1:
+            raise UsageError(f"target_accept = {self.target_accept}", allowed="from 0.5 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +181,9 @@ def fit(
     recipe: str | None = None,
     priors: Priors = DEFAULT,
     draws: int = 1000,
-    tune: int = 500,
+    tune: int = 1000,
     chains: int = 4,
+    target_accept: float = 0.95,
     seed: int = 0,
     allow_prior_dominated: bool = False,
     progress: Callable[[str], None] = lambda message: None,
@@ -187,7 +194,7 @@ def fit(
     ----------
     source : RunTable, DataFrame, str or Path
         A run table, or what `bayeslaw.load_runs` reads one from.
-    law, noise, outliers, injection_in, recipe, draws, tune, chains, seed
+    law, noise, outliers, injection_in, recipe, draws, tune, chains, target_accept, seed
         See `Spec`.
     priors : Priors
     allow_prior_dominated : bool
@@ -206,7 +213,7 @@ def fit(
     """
     spec = Spec(
         law=law, noise=noise, outliers=outliers, injection_in=injection_in, recipe=recipe,
-        draws=draws, tune=tune, chains=chains, seed=seed,
+        draws=draws, tune=tune, chains=chains, target_accept=target_accept, seed=seed,
     )  # fmt: skip
     table = source if isinstance(source, RunTable) else load_runs(source, recipe=recipe)
     inputs = inputs_of(table.runs, injection_in=injection_in)
@@ -279,7 +286,7 @@ def _sample(nutpie: Any, compiled: Any, spec: Spec) -> xr.DataTree:
     """Run the sampler in the background, so that Ctrl-C ends it at once instead of passing for a finished sample."""
     sampler = nutpie.sample(
         compiled, draws=spec.draws, tune=spec.tune, chains=spec.chains, cores=min(spec.chains, os.cpu_count() or 1),
-        seed=spec.seed, save_warmup=False, progress_bar=False, blocking=False,
+        target_accept=spec.target_accept, seed=spec.seed, save_warmup=False, progress_bar=False, blocking=False,
     )  # fmt: skip
     try:
         tree: xr.DataTree = sampler.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS
+from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS, NOT_IDENTIFIED
 from bayeslaw.errors import BayeslawError
 from bayeslaw.fit import Fit
 from reports import cards, decisions
@@ -38,9 +39,9 @@ _FRONTIER = (
 )
 _RUNS = "One row a run, as fitted. N counts unique parameters without embeddings; C counts training FLOPs."
 _DIAGNOSTICS = (
-    f"R-hat below {MAX_R_HAT} and effective sample sizes (ESS) of at least {MIN_ESS:.0f} mean that the chains agree and "
-    "that quantiles can be trusted. “sd / prior sd” tells what the data added: near 0 much, near 1 nothing; "
-    f"{cards.not_identified_line()}."
+    f"R-hat below {MAX_R_HAT} and effective sample sizes (ESS) of at least {MIN_ESS:.0f} mean that the chains agree "
+    "and that quantiles can be trusted. “sd / prior sd” tells what the data added: near 0 much, near 1 nothing; from "
+    f"{NOT_IDENTIFIED:.2f} on the prior says more than the data."
 )
 _RECORD = "All that decides the numbers above; the same source, options and seed give them again."
 
@@ -77,6 +78,11 @@ def make_report(
         Count C = 6 N D, for runs without an architecture.
     title : str, optional
         Heading of the page.
+
+    Raises
+    ------
+    UsageError
+        ``family`` and ``flops_rule`` are both given, or one that there is not.
 
     See Also
     --------
@@ -130,7 +136,8 @@ def write_report(
             f"cannot write the report {path}: {error.strerror or error}", do="choose another --out"
         ) from error
     finally:
-        _discard(partial_file)
+        with contextlib.suppress(OSError):  # a folder out of reach, which has been said already
+            partial_file.unlink(missing_ok=True)
     return report
 
 
@@ -158,9 +165,7 @@ def make_cards(study: Study) -> tuple[Card, ...]:
         "diagnostics": ("Can the numbers be trusted?", _DIAGNOSTICS, cards.diagnostics),
         "record": ("How this was made", _RECORD, cards.record),
     }
-    phi, *rest = (
-        cards.make(name, title, how, partial(body, study)) for name, (title, how, body) in single.items()
-    )
+    phi, *rest = (cards.make(name, title, how, partial(body, study)) for name, (title, how, body) in single.items())
     return (phi, *iso_flop, *frontier, *rest)
 
 
@@ -197,10 +202,3 @@ def _content_hash(script: str) -> str:
 
 def _resource(name: str) -> str:
     return resources.files(__package__ or "reports").joinpath(name).read_text(encoding="utf-8")
-
-
-def _discard(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # the folder itself is out of reach, which has been said already

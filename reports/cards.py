@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS, NOT_IDENTIFIED, phi_differences
+from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS, phi_differences
 from bayeslaw.errors import BayeslawError
 from bayeslaw.priors import DEFAULT, STUDENT_NU, Prior
 from bayeslaw.schema import COLUMNS
@@ -19,11 +19,10 @@ from reports.study import Study
 MOST_RUNS = 500
 MOST_EXCLUDED = 100
 
-LAW = "L = E + A (N_once + r^phi N_rec)^-alpha + B D^-beta"
-
-_NOISE = {"iid": "independent errors of one scale on log loss"}
-_OUTLIERS = {"gaussian": "normal errors", "student": f"Student errors with {STUDENT_NU} degrees of freedom"}
-_CONVENTION = {
+LAWS = {"additive": "L = E + A (N_once + r^phi N_rec)^-alpha + B D^-beta"}
+NOISES = {"iid": "independent errors of one scale on log loss"}
+OUTLIERS = {"gaussian": "normal errors", "student": f"Student errors with {STUDENT_NU} degrees of freedom"}
+CONVENTIONS = {
     "once": "the injection's parameters count as run once (N_once)",
     "rec": "the injection's parameters count with the shared block (N_rec)",
     "nowhere": "the injection's parameters are not counted",
@@ -102,7 +101,7 @@ def make(name: str, title: str, how_to_read: str, body: Callable[[], Body]) -> C
             title=title,
             takeaway="This card could not be made.",
             how_to_read=how_to_read,
-            failure=reason(error),
+            failure=text.capital(reason(error)),
         )
     return Card(
         name=name,
@@ -125,31 +124,35 @@ def phi(study: Study) -> Body:
     draws = {recipe: fit.draws(recipe)["phi"] for recipe in fit.recipes}
     prior = fit.data["prior"].to_dataset()["phi"].isel(recipe=0).values.ravel()
     most = max(2.0, float(fit.runs["recurrences"].max()))
-    differences = phi_differences(fit) if len(fit.recipes) > 1 else {}
+    differences = phi_differences(fit) if len(draws) > 1 else {}
     rows = []
     for recipe, phi in draws.items():
         row = [
             recipe,
-            text.mean_and_range(phi),
+            text.mean_and_range(phi, ""),
             text.probability(float((phi < 1).mean()), len(phi)),
             text.probability(float((phi > 0).mean()), len(phi)),
-            text.mean_and_range(2.0**phi),
+            text.mean_and_range(2.0**phi, ""),
         ]
         if most != 2:
-            row.append(text.mean_and_range(most**phi))
+            row.append(text.mean_and_range(most**phi, ""))
         if differences:
             row.append(_difference(differences.get(recipe)))
         rows.append(tuple(row))
     header = ["recipe", "phi", "P(phi < 1)", "P(phi > 0)", "unique blocks, r = 2"]
     header += [f"unique blocks, r = {most:g}"] if most != 2 else []
     header += [f"phi less that of {fit.choose_recipe(None)}"] if differences else []
-    parts = [f"{recipe}: phi = {text.mean_and_range(phi)}" for recipe, phi in draws.items()]
+    several = len(draws) > 1
+    parts = [f"{f'{recipe}: ' if several else ''}phi = {text.mean_and_range(phi)}" for recipe, phi in draws.items()]
     ratio = study.check.parameters["sd_ratio"]
-    narrowing = text.listing(f"{1 / ratio[f'phi[{recipe}]']:.1f}" for recipe in fit.recipes)
+    left = text.listing(f"{100 * ratio[f'phi[{recipe}]']:.0f} %" for recipe in fit.recipes)
+    said = (
+        f"The data narrowed the prior to {left} of its width." if study.looped else "No run loops: this is the prior."
+    )
     return Body(
-        takeaway=f"{'; '.join(parts)}. The posterior is {narrowing} times as narrow as the prior.",
+        takeaway=f"{'; '.join(parts)}. {said}",
         figure=figures.phi_density(draws, prior),
-        table=Table(header=tuple(header), rows=tuple(rows)),
+        table=Table(header=tuple(header), rows=tuple(rows), note="Mean and 90 % interval."),
     )
 
 
@@ -242,10 +245,10 @@ def record(study: Study) -> Body:
         ("source", attrs["source"]),
         ("data hash", attrs["data_hash"]),
         ("runs", f"{len(fit.runs)} fitted, {len(excluded)} excluded"),
-        ("law", f"{spec.law}: {LAW}"),
-        ("noise", f"{spec.noise}: {_NOISE[spec.noise]}"),
-        ("outliers", f"{spec.outliers}: {_OUTLIERS[spec.outliers]}"),
-        ("injection", f"{spec.injection_in}: {_CONVENTION[spec.injection_in]}"),
+        ("law", f"{spec.law}: {LAWS[spec.law]}"),
+        ("noise", f"{spec.noise}: {NOISES[spec.noise]}"),
+        ("outliers", f"{spec.outliers}: {OUTLIERS[spec.outliers]}"),
+        ("injection", f"{spec.injection_in}: {CONVENTIONS[spec.injection_in]}"),
         ("recipes", ", ".join(fit.recipes)),
         ("sampler", f"{spec.chains} chains of {spec.draws} draws after {spec.tune} of tuning, seed {spec.seed}"),
         ("time", seconds),
@@ -264,11 +267,6 @@ def record(study: Study) -> Body:
             note=f"{hidden} more excluded runs are not shown; the fit file names them." if hidden > 0 else "",
         ),
     )
-
-
-def not_identified_line() -> str:
-    """The threshold of `bayeslaw.diagnostics`, in words."""
-    return f"from {NOT_IDENTIFIED:.2f} on the prior says more than the data"
 
 
 def _prior_rows(priors: Mapping[str, Any], *, several: bool) -> list[tuple[str, str]]:
@@ -294,7 +292,7 @@ def _difference(row: Mapping[str, float] | None) -> str:
     if row is None:
         return "–"
     decimals = text.decimals_for(row["sd"])
-    return f"{row['mean']:+.{decimals}f} (90 % {row['q05']:+.{decimals}f} to {row['q95']:+.{decimals}f})"
+    return f"{row['mean']:+.{decimals}f} ({row['q05']:+.{decimals}f} to {row['q95']:+.{decimals}f})"
 
 
 def _range(values: np.ndarray) -> str:
@@ -302,4 +300,4 @@ def _range(values: np.ndarray) -> str:
 
 
 def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}." if words else ""
+    return f"{text.capital(words)}." if words else ""

@@ -12,6 +12,7 @@ from bayeslaw.predict import family_of, law_loss
 from reports import figures, text
 from reports.cards import Body, Table
 from reports.study import Study, whole_recurrences
+from reports.verdict import recommendation
 
 Array = NDArray[np.float64]
 
@@ -56,7 +57,9 @@ def frontier(study: Study, recipe: str) -> Body:
     paths, rows = [], []
     for place, option in enumerate(best.options):
         found = [allocation.options[place].optimum for allocation in allocations]
-        n_unique, tokens = (np.stack([getattr(each, name) for each in found], axis=1) for name in ("n_unique", "tokens"))
+        n_unique, tokens = (
+            np.stack([getattr(each, name) for each in found], axis=1) for name in ("n_unique", "tokens")
+        )
         paths.append(
             figures.Path(
                 recurrences=option.recurrences,
@@ -69,12 +72,12 @@ def frontier(study: Study, recipe: str) -> Body:
                 f"r = {option.recurrences}",
                 text.quantity_and_range(option.optimum.n_unique),
                 text.quantity_and_range(option.optimum.tokens),
-                text.mean_and_range(option.optimum.loss),
+                text.mean_and_range(option.optimum.loss, ""),
                 _growth(n_unique, budgets, len(inside)),
                 text.probability(option.probability_best, len(option.optimum.loss)),
             )
         )
-    takeaway = " ".join([str(best), *(f"Note: {note}." for note in best.notes)])
+    takeaway = " ".join([recommendation(best), *(f"Note: {note}." for note in best.notes)])
     header = ("", "N* (parameters)", "D* (tokens)", "loss* (nats/token)", "N* grows as C to the", "P(best r)")
     return Body(
         takeaway=takeaway,
@@ -104,13 +107,16 @@ def _panel(
         axis = _axis(study, recipe, r, float(levels[place]))
         measured = n_unique[at == place]
         part = (axis.n_unique >= measured.min() / MARGIN) & (axis.n_unique <= measured.max() * MARGIN)
-        tokens = levels[place] / axis.flops_per_token[part]
-        curve = law_loss(draws, axis.n_once[part], axis.n_rec[part], r, tokens)
+        affordable = levels[place] / axis.flops_per_token[part]
+        curve = law_loss(draws, axis.n_once[part], axis.n_rec[part], r, affordable)
         curves[int(place)] = figures.Band.of(axis.n_unique[part], curve)
+    tokens = chosen["tokens"].to_numpy(dtype=float)
     labels = [
-        f"{figures.plain(str(row.run_id))}<br>{figures.plain(str(row.recipe))}<br>{text.quantity(float(row.n_unique))} "
-        f"parameters, {text.quantity(float(row.tokens))} tokens<br>{row.loss:.4f} nats/token (measured)"
-        for row in chosen.itertuples()
+        f"{figures.plain(name)}<br>{figures.plain(recipe_name)}<br>{text.quantity(n)} parameters, {text.quantity(d)} "
+        f"tokens<br>{value:.4f} nats/token (measured)"
+        for name, recipe_name, n, d, value in zip(
+            chosen["run_id"].astype(str), chosen["recipe"].astype(str), n_unique, tokens, loss, strict=True
+        )
     ]
     return figures.IsoPanel(recurrences=r, curves=curves, n_unique=n_unique, loss=loss, level=at, labels=labels)
 
@@ -139,4 +145,4 @@ def _growth(optima: Array, budgets: Array, trained: int) -> str:
     """Slope of log N* over log C between the first and the last trained budget (the whole range where there is one)."""
     last = trained - 1 if trained > 1 else len(budgets) - 1
     slope = np.log(optima[:, last] / optima[:, 0]) / np.log(budgets[last] / budgets[0])
-    return text.mean_and_range(slope)
+    return text.mean_and_range(slope, "")

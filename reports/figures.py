@@ -31,7 +31,11 @@ SEQUENCE = ("#5b53d6", "#a24bc0", "#cf4f93", "#e4685a", "#e8962e")
 NEUTRAL = "#8a8f98"
 NAME_LENGTH = 60
 _ROW_HEIGHT = 330
-_FIGURE_MARGIN = 110
+_PANEL_GAP = 105
+_BOTTOM = 56
+_LEGEND_LINE = 21
+_LEGEND_WIDTH = {"wide": 1000, "narrow": 290}
+"""Pixels that a legend has for its lines, a little less than the figure's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,7 @@ def phi_density(posterior: Mapping[str, Array], prior: Array) -> go.Figure:
         Draws by recipe.
     prior : ndarray, shape (sample,)
     """
-    figure = _figure(rows=1, columns=1, panels=1)
+    figure = _figure(panels=1)
     low = min(-0.25, *(float(np.quantile(draws, 0.001)) for draws in posterior.values()))
     high = max(1.25, *(float(np.quantile(draws, 0.999)) for draws in posterior.values()))
     figure.add_trace(
@@ -116,7 +120,7 @@ def phi_density(posterior: Mapping[str, Array], prior: Array) -> go.Figure:
         figure.add_trace(
             go.Scatter(
                 **_density(draws, low, high),
-                name=plain(recipe),
+                name=plain(recipe) if len(posterior) > 1 else "posterior",
                 mode="lines",
                 line={"color": color, "width": 2, "dash": DASHES[place % len(DASHES)]},
                 fill="tozeroy",
@@ -124,15 +128,15 @@ def phi_density(posterior: Mapping[str, Array], prior: Array) -> go.Figure:
                 hovertemplate="phi %{x:.3f}<br>density %{y:.3g}<extra></extra>",
             )
         )
-    for value, meaning in ((0, "0: worth nothing"), (1, "1: worth a unique block")):
+    for value, meaning in ((0, "worth nothing"), (1, "a unique block")):
         figure.add_vline(x=value, line={"color": NEUTRAL, "width": 1.5, "dash": "dash"})
         figure.add_annotation(
             x=value, y=1, yref="y domain", yanchor="bottom", xanchor="center", text=meaning, showarrow=False,
             font={"size": 11},
         )  # fmt: skip
-    figure.update_xaxes(title="phi (exponent, no unit)", range=[low, high])
-    figure.update_yaxes(title="density (per unit of phi)", rangemode="tozero")
-    return figure
+    figure.update_xaxes(title_text="phi (exponent, no unit)", range=[low, high])
+    figure.update_yaxes(title_text="density (per unit of phi)", rangemode="tozero")
+    return _arrange(figure, columns=1, panels=1)
 
 
 def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
@@ -144,8 +148,8 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
     levels : sequence of float
         Budgets in FLOPs, ascending.
     """
-    columns = min(2, len(panels))
-    figure = _figure(rows=-(-len(panels) // columns), columns=columns, panels=len(panels))
+    figure = _figure(panels=len(panels))
+    figure.update_layout(legend_title={"text": "budget (FLOPs)", "side": "top", "font": {"size": 13}})
     colors = _sequence(len(levels))
     listed: set[int] = set()
     for place, panel in enumerate(panels):
@@ -156,12 +160,12 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
             figure.add_trace(
                 go.Scatter(
                     x=band.x, y=band.mean, mode="lines", line={"color": colors[level], "width": 2},
-                    name=f"{levels[level]:.3g} FLOPs", showlegend=level not in listed,
+                    name=f"{levels[level]:.3g}", showlegend=level not in listed,
                     hovertemplate="%{x:.3s} parameters<br>%{y:.4f} nats/token (law)<extra></extra>", **group,
                 )
             )  # fmt: skip
             listed.add(level)
-        for level in np.unique(panel.level):
+        for level in np.unique(panel.level).tolist():
             here = np.flatnonzero(panel.level == level)
             figure.add_trace(
                 go.Scatter(
@@ -171,11 +175,11 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
                 )
             )  # fmt: skip
         _panel_title(figure, place, f"r = {panel.recurrences}")
-    figure.update_xaxes(title="N_unique (parameters)", type="log", exponentformat="B")
-    figure.update_yaxes(title="loss (nats/token)")
+    figure.update_xaxes(title_text="N_unique (parameters)", type="log", exponentformat="B")
+    figure.update_yaxes(title_text="loss (nats/token)")
     for place in range(1, len(panels)):  # one scale for all, so that panels can be held against each other
         figure.update_layout({f"xaxis{place + 1}.matches": "x", f"yaxis{place + 1}.matches": "y"})
-    return figure
+    return _arrange(figure, columns=min(2, len(panels)), panels=len(panels))
 
 
 def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
@@ -187,7 +191,7 @@ def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
     trained : float
         Largest trained budget, FLOPs.
     """
-    figure = _figure(rows=1, columns=2, panels=2)
+    figure = _figure(panels=2)
     for place, path in enumerate(paths):
         color = CATEGORIES[place % len(CATEGORIES)]
         for panel, band in enumerate((path.n_unique, path.tokens)):
@@ -214,14 +218,14 @@ def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
             x=float(np.log10(trained)), y=0.02, xanchor="left", yanchor="bottom", xshift=4, showarrow=False,
             text="never trained:<br>extrapolation", align="left", font={"size": 11}, **axes,
         )  # fmt: skip
-    figure.update_xaxes(title="training budget C (FLOPs)", type="log", exponentformat="power", dtick=1)
-    figure.update_yaxes(type="log", exponentformat="B")
-    figure.update_layout(yaxis_title="N* (unique parameters)", yaxis2_title="D* (training tokens)")
-    return figure
+    figure.update_xaxes(title_text="training budget C (FLOPs)", type="log", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", exponentformat="B", dtick="D2")
+    figure.update_layout(yaxis_title_text="N* (unique parameters)", yaxis2_title_text="D* (training tokens)")
+    return _arrange(figure, columns=2, panels=2)
 
 
-def _figure(*, rows: int, columns: int, panels: int) -> go.Figure:
-    """An empty figure with its panels, its two arrangements, and no colours of its own."""
+def _figure(*, panels: int) -> go.Figure:
+    """An empty figure with its axes and no colours of its own."""
     figure = go.Figure()
     figure.update_layout(
         template="none",
@@ -230,33 +234,44 @@ def _figure(*, rows: int, columns: int, panels: int) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, sans-serif", "size": 13},
         legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
-        margin={"l": 62, "r": 14, "t": 76, "b": 56},
+        margin={"l": 50, "r": 14, "b": _BOTTOM},
         hovermode="closest",
     )
+    axis = {
+        "zeroline": False, "ticks": "outside", "showline": True, "automargin": True, "tickfont": {"size": 12},
+        "title": {"standoff": 8, "font": {"size": 13}},
+    }  # fmt: skip
     for place in range(panels):
         suffix = "" if place == 0 else str(place + 1)
         figure.update_layout(
-            {
-                f"xaxis{suffix}": {"anchor": f"y{suffix}", "zeroline": False, "ticks": "outside", "showline": True},
-                f"yaxis{suffix}": {"anchor": f"x{suffix}", "zeroline": False, "ticks": "outside", "showline": True},
-            }
+            {f"xaxis{suffix}": {"anchor": f"y{suffix}", **axis}, f"yaxis{suffix}": {"anchor": f"x{suffix}", **axis}}
         )
-    wide, narrow = _arrangement(rows, columns, panels), _arrangement(panels, 1, panels)
-    return figure.update_layout(meta={"wide": wide, "narrow": narrow})
+    return figure
 
 
-def _arrangement(rows: int, columns: int, panels: int) -> dict[str, Any]:
-    """Where each panel lies, as plotly's relayout takes it."""
-    height = rows * _ROW_HEIGHT + _FIGURE_MARGIN
-    gap_x, gap_y = 0.12, 90 / (rows * _ROW_HEIGHT)
+def _arrange(figure: go.Figure, *, columns: int, panels: int) -> go.Figure:
+    """Add the two arrangements to a figure that is complete."""
+    names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
+    entry = 45 + 7 * max(map(len, names))
+    title = figure.layout.legend.title.text
+    meta = {}
+    for name, across in (("wide", columns), ("narrow", 1)):
+        lines = -(-len(names) // max(1, _LEGEND_WIDTH[name] // entry)) + (title is not None)
+        meta[name] = _arrangement(-(-panels // across), across, panels, top=36 + _LEGEND_LINE * lines)
+    return figure.update_layout(meta=meta)
+
+
+def _arrangement(rows: int, columns: int, panels: int, *, top: int) -> dict[str, Any]:
+    """Where each panel lies, as plotly's relayout takes it; ``top`` pixels are left for the legend."""
+    gap_x, gap_y = 0.12, _PANEL_GAP / (rows * _ROW_HEIGHT)
     width, tall = (1 - gap_x * (columns - 1)) / columns, (1 - gap_y * (rows - 1)) / rows
-    patch: dict[str, Any] = {"height": height}
+    patch: dict[str, Any] = {"height": rows * _ROW_HEIGHT + top + _BOTTOM, "margin.t": top}
     for place in range(panels):
         row, column = divmod(place, columns)
-        left, top = column * (width + gap_x), 1 - row * (tall + gap_y)
+        left, upper = column * (width + gap_x), 1 - row * (tall + gap_y)
         suffix = "" if place == 0 else str(place + 1)
         patch[f"xaxis{suffix}.domain"] = [left, min(1.0, left + width)]
-        patch[f"yaxis{suffix}.domain"] = [max(0.0, top - tall), top]
+        patch[f"yaxis{suffix}.domain"] = [max(0.0, upper - tall), upper]
     return patch
 
 

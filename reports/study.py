@@ -10,8 +10,10 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.allocate import Allocation, allocate
+from bayeslaw.allocate import FLOPS_RULES, Allocation, allocate
+from bayeslaw.architecture import FAMILIES
 from bayeslaw.diagnostics import CheckResult, check
+from bayeslaw.errors import UsageError
 from bayeslaw.fit import Fit
 
 Array = NDArray[np.float64]
@@ -33,12 +35,30 @@ class Study:
     ----------
     fit : Fit
     family, flops_rule : str, optional
-        As `bayeslaw.allocate.allocate` takes them.
+        As `bayeslaw.allocate.allocate` takes them, one at most.
+
+    Raises
+    ------
+    UsageError
+        Both are given, or one that there is not.
     """
 
     fit: Fit
     family: str | None = None
     flops_rule: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.family is not None and self.flops_rule is not None:
+            raise UsageError(
+                f"--family {self.family} with --flops-rule {self.flops_rule}", allowed="one of the two",
+                do="leave --flops-rule out: a family counts its own FLOPs",
+            )  # fmt: skip
+        for name, value, allowed in (
+            ("--family", self.family, tuple(FAMILIES)),
+            ("--flops-rule", self.flops_rule, FLOPS_RULES),
+        ):
+            if value is not None and value not in allowed:
+                raise UsageError(f"{name} {value!r}", allowed=", ".join(allowed))
 
     @cached_property
     def check(self) -> CheckResult:
@@ -90,7 +110,8 @@ class Study:
         if self.flops_rule is not None or not self.records_flops:
             return by_rule
         recorded = runs["flops"].to_numpy(dtype=float)
-        return np.where(np.isfinite(recorded), recorded, by_rule)
+        spent: Array = np.where(np.isfinite(recorded), recorded, by_rule)
+        return spent
 
     def levels(self, runs: pd.DataFrame) -> tuple[Array, NDArray[np.int64], bool]:
         """Budgets to draw iso-FLOP curves at.

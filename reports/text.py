@@ -13,6 +13,10 @@ from bayeslaw.predict import interval
 _SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 _MOST_DECIMALS = 4
 
+# Numbers stay on one line with what belongs to them: no-break spaces.
+GAP = "\N{NO-BREAK SPACE}"
+PERCENT_90 = f"90{GAP}%"
+
 
 def quantity(value: float, digits: int = 3) -> str:
     """A count of parameters or tokens: 124 M, 2.49 B; a dash where it is unknown."""
@@ -20,7 +24,7 @@ def quantity(value: float, digits: int = 3) -> str:
         return "–"
     for unit, suffix in _SUFFIXES:
         if abs(value) >= unit:
-            return f"{significant(value / unit, digits)} {suffix}"
+            return f"{significant(value / unit, digits)}{GAP}{suffix}"
     return significant(value, digits)
 
 
@@ -46,12 +50,12 @@ def decimals_for(spread: float) -> int:
     return min(_MOST_DECIMALS, max(0, 1 - math.floor(math.log10(spread))))
 
 
-def mean_and_range(draws: NDArray[np.float64]) -> str:
+def mean_and_range(draws: NDArray[np.float64], interval_name: str = f"{PERCENT_90} ") -> str:
     """Mean and 90 % interval of draws: 0.464 (90 % 0.436 to 0.491)."""
     summary = interval(draws)
     decimals = decimals_for(float(draws.std()))
     mean, low, high = (f"{summary[key]:.{decimals}f}" for key in ("mean", "q05", "q95"))
-    return f"{mean} (90 % {low} to {high})"
+    return f"{mean} ({interval_name}{low} to {high})"
 
 
 def quantity_and_range(draws: NDArray[np.float64]) -> str:
@@ -68,6 +72,11 @@ def probability(share: float, draws: int) -> str:
     if share < least:
         return f"< {least:.3f}"
     return f"{share:.2f}" if 0.01 <= share <= 0.99 else f"{share:.3f}"
+
+
+def capital(words: str) -> str:
+    """The words with a capital first letter."""
+    return words[:1].upper() + words[1:]
 
 
 def listing(items: Iterable[str]) -> str:

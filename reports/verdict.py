@@ -58,11 +58,12 @@ def _doubts(study: Study) -> tuple[str, ...]:
     unknown = [recipe for recipe in study.fit.recipes if _not_identified(study, recipe)]
     if not study.looped:
         doubts.append(
-            "No run repeats a block (r = 1 throughout), so the data say nothing about phi: wherever it appears here, it "
-            "is the prior's."
+            "No run repeats a block (r = 1 throughout), so the data say nothing about phi: wherever it appears here, "
+            "it is the prior's."
         )
     elif unknown:
-        ratio = [f"{check.parameters.loc[f'phi[{recipe}]', 'sd_ratio']:.2f}" for recipe in unknown]
+        widths = check.parameters["sd_ratio"]
+        ratio = [f"{float(widths[f'phi[{recipe}]']):.2f}" for recipe in unknown]
         doubts.append(
             f"The data do not identify phi{_whose(study, unknown)}: its posterior is still {text.listing(ratio)} times "
             "as wide as the prior, so read it as a guess. Runs with a larger r, or more of them, would tell."
@@ -72,8 +73,8 @@ def _doubts(study: Study) -> tuple[str, ...]:
         width = summary["q95"] - summary["q05"]
         if study.looped and recipe not in unknown and width > WIDE:
             doubts.append(
-                f"phi{_whose(study, [recipe])} is known only roughly: its 90 % interval spans {width:.2f}, where 1 lies "
-                "between a worthless recurrence and a unique block."
+                f"phi{_whose(study, [recipe])} is known only roughly: its 90 % interval spans {width:.2f}, where 1 "
+                "lies between a worthless recurrence and a unique block."
             )
     others = [name for name in check.not_identified if not name.startswith("phi")]
     if others:
@@ -85,30 +86,39 @@ def _doubts(study: Study) -> tuple[str, ...]:
 
 
 def _findings(study: Study) -> tuple[str, ...]:
+    """phi and its meaning for each recipe, those of one meaning together."""
     if not study.looped:
         return ()
-    found = []
-    most = float(study.fit.runs["recurrences"].max())
+    several = len(study.fit.recipes) > 1
+    found: dict[str, list[str]] = {}
     for recipe in study.fit.recipes:
         phi = study.fit.draws(recipe)["phi"]
-        below, above = float((phi < 1).mean()), float((phi > 0).mean())
-        name = f"{recipe}: " if len(study.fit.recipes) > 1 else ""
-        chances = (
-            f"P(phi < 1) {_equals(text.probability(below, len(phi)))} and P(phi > 0) "
-            f"{_equals(text.probability(above, len(phi)))}"
-        )
+        facts = f"phi = {text.mean_and_range(phi, f'{text.PERCENT_90} interval ')}"
         if _not_identified(study, recipe):
-            found.append(f"{name}phi = {text.mean_and_range(phi)}, hardly more than the prior.")
-            continue
-        worth = [f"a block run twice is worth {text.mean_and_range(2.0**phi)} unique blocks"]
-        if most > 2:
-            worth.append(f"one run {most:g} times {text.mean_and_range(most**phi)}")
-        if most > 2 and len(study.fit.recipes) == 1:
-            worth.append(f"one more recurrence of a block at r = 2 adds {text.mean_and_range(3.0**phi - 2.0**phi)}")
-        found.append(
-            f"{name}phi = {text.mean_and_range(phi)}; {chances}. {_meaning(below, above)}: {', '.join(worth)}."
-        )
-    return tuple(found)
+            meaning = "What a recurrence is worth is not known from these runs"
+            facts += ", hardly more than the prior."
+        else:
+            below, above = float((phi < 1).mean()), float((phi > 0).mean())
+            meaning = _meaning(below, above)
+            most = float(study.runs_of(recipe)["recurrences"].max())
+            facts += (
+                f", P(phi < 1) {_equals(text.probability(below, len(phi)))}, P(phi > 0) "
+                f"{_equals(text.probability(above, len(phi)))}. {_worth(phi, most, step=not several)}"
+            )
+        found.setdefault(meaning, []).append(f"{recipe}: {facts}" if several else facts)
+    if several:
+        return tuple(sentence for meaning, facts in found.items() for sentence in (f"{meaning}:", *facts))
+    return tuple(f"{meaning}: {facts[0]}" for meaning, facts in found.items())
+
+
+def _worth(phi: Array, most: float, *, step: bool) -> str:
+    """What r^phi means for r = 2 and for the largest trained r."""
+    words = f"A block run twice is worth {text.mean_and_range(2.0**phi)} unique blocks"
+    if most > 2:
+        words += f", one run {most:g} times {text.mean_and_range(most**phi)}"
+    if step:
+        words += f"; at r = 2, one more recurrence of it adds {text.mean_and_range(3.0**phi - 2.0**phi)}"
+    return f"{words}."
 
 
 def _meaning(below: float, above: float) -> str:
@@ -131,7 +141,7 @@ def _advice(study: Study) -> tuple[str, ...]:
     for recipe in study.fit.recipes:
         try:
             allocation = study.recommendation(recipe)
-            words, more[recipe] = _recommendation(allocation), _alternative(allocation)
+            words, more[recipe] = recommendation(allocation), _alternative(allocation)
         except Exception as error:
             words = f"No recommendation: {reason(error)}"
         said.setdefault(words, []).append(recipe)
@@ -144,13 +154,14 @@ def _advice(study: Study) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _recommendation(allocation: Allocation) -> str:
+def recommendation(allocation: Allocation) -> str:
+    """The recommended configuration in one sentence."""
     best = allocation.recommended
     width = "" if best.trainable.d_model is None else f", width {best.trainable.d_model}"
     return (
         f"At the largest trained budget, {text.flops(allocation.flops)} FLOPs, train r = {best.recurrences}{width} "
-        f"({text.quantity(best.trainable.n_unique)} unique parameters) on {text.quantity(best.trainable.tokens)} tokens: "
-        f"expected loss {text.mean_and_range(best.trainable.loss)} nats/token."
+        f"({text.quantity(best.trainable.n_unique)} unique parameters) on {text.quantity(best.trainable.tokens)} "
+        f"tokens: expected loss {text.mean_and_range(best.trainable.loss)} nats/token."
     )
 
 
@@ -163,10 +174,11 @@ def _alternative(allocation: Allocation) -> str:
         other = min(others, key=lambda option: float(option.trainable.loss.mean()))
         kind = "without a loop" if other.recurrences == 1 else "with a loop"
         chance = text.probability(best.probability_best, len(best.optimum.loss))
+        share = 100 * other.trainable.n_unique / best.trainable.n_unique
+        loss = text.mean_and_range(other.trainable.loss - best.trainable.loss)
         words.append(
             f"r = {best.recurrences} is the best r with probability {chance}; the best model {kind} (r = "
-            f"{other.recurrences}, {100 * other.trainable.n_unique / best.trainable.n_unique:.0f} % of the unique "
-            f"parameters) would end {text.mean_and_range(other.trainable.loss - best.trainable.loss)} nats/token higher."
+            f"{other.recurrences}, {share:.0f} % of the unique parameters) would end {loss} nats/token higher."
         )
     words.append(f"Expected regret: {allocation.expected_regret:.1e} nats/token.")
     words += [f"Note: {note}." for note in allocation.notes]

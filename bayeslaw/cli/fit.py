@@ -33,8 +33,9 @@ def fit(
     injection_in: Literal["once", "rec", "nowhere"] = "once",
     out: Path | None = None,
     draws: int = 1000,
-    tune: int = 500,
+    tune: int = 1000,
     chains: int = 4,
+    target_accept: float = 0.95,
     seed: int = 0,
     allow_prior_dominated: Annotated[bool, Parameter(negative="")] = False,
     tracking_uri: str | None = None,
@@ -64,6 +65,8 @@ def fit(
         Write the whole fit to this NetCDF file.
     draws, tune, chains, seed
         Kept and warm-up draws per chain, number of chains, random seed.
+    target_accept
+        Acceptance rate that the step size aims at; nearer to 1 where there are divergences.
     allow_prior_dominated
         Go on with fewer runs than free parameters.
     tracking_uri
@@ -81,7 +84,7 @@ def fit(
     report_table(table)
     result = sample(
         table, law=law, noise=noise, outliers=outliers, injection_in=injection_in, recipe=recipe, draws=draws,
-        tune=tune, chains=chains, seed=seed, allow_prior_dominated=allow_prior_dominated, progress=note,
+        tune=tune, chains=chains, target_accept=target_accept, seed=seed, allow_prior_dominated=allow_prior_dominated, progress=note,
     )  # fmt: skip
     if out is not None:
         result.save(out)

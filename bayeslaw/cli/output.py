@@ -19,7 +19,7 @@ from bayeslaw.schema import SCHEMA_VERSION
 
 def print_json(answer: Mapping[str, Any]) -> None:
     """Print one JSON object; ``schema_version`` leads and what is not finite becomes null."""
-    print(json.dumps(_plain({"schema_version": SCHEMA_VERSION, **answer}), indent=1, allow_nan=False))
+    print(json.dumps(plain({"schema_version": SCHEMA_VERSION, **answer}), indent=1, allow_nan=False))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -69,11 +69,12 @@ def own(package: str) -> ModuleType:
         raise BayeslawError("torch is not installed", do="pip install 'bayeslaw[train]'") from error
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: plain numbers, lists and dicts, what is not finite as None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "item"):  # numpy scalars
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

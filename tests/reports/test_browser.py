@@ -1,0 +1,119 @@
+"""The page in a real browser without a network."""
+
+import shutil
+
+import pytest
+
+from reports.build import write_report
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no chromium on the PATH (Debian package: chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the Python package playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def files(isodepth_fit, hostile_fit, plain_fit, tmp_path_factory):
+    """Reports by name: their file and their cards."""
+    folder = tmp_path_factory.mktemp("reports")
+    fits = {"isodepth": isodepth_fit, "hostile": hostile_fit, "plain": plain_fit}
+    return {
+        name: (folder / f"{name}.html", write_report(fit, folder / f"{name}.html").cards) for name, fit in fits.items()
+    }
+
+
+@pytest.fixture
+def visit(browser):
+    """A function that opens a file and waits until all is drawn; the page must keep quiet and ask for nothing."""
+    contexts, complaints, requests = [], [], []
+
+    def opened(path, *, width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-ready=true]", timeout=60_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["isodepth", "hostile", "plain"])
+def test_every_figure_is_drawn_and_the_page_fits(visit, files, name, width, scheme):
+    path, cards = files[name]
+    page = visit(path, width=width, scheme=scheme)
+    wanted = [card.name for card in cards if card.figure is not None]
+    drawn = page.eval_on_selector_all(
+        ".figure",
+        "all => all.filter(e => e.querySelector('svg.main-svg .cartesianlayer .trace')).map(e => e.dataset.figure)",
+    )
+    assert drawn == wanted
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    # No drawing is wider than its card, and each keeps a legible height.
+    boxes = page.eval_on_selector_all(
+        ".figure",
+        "all => all.map(e => [e, e.querySelector('svg.main-svg')].map(x => x.getBoundingClientRect()))"
+        ".map(([card, drawing]) => [drawing.width - card.width, drawing.height])",
+    )
+    assert all(excess <= 1 and height >= 250 for excess, height in boxes)
+
+
+def test_names_with_html_are_text_in_the_figures_too(visit, files):
+    page = visit(files["hostile"][0])
+    assert page.locator("img").count() == 0
+    assert page.get_by_text("<img src=x onerror=alert(1)>", exact=True).count() >= 1
+    legend = page.locator(".figure[data-figure=phi] .legendtext").all_text_contents()
+    assert legend == ["prior", "baseline", "</script><script>alert(1)</script>"]
+
+
+def test_a_run_shows_its_name_under_the_pointer(visit, files):
+    page = visit(files["hostile"][0])
+    point = page.locator(".figure[data-figure=iso-flop-1] .points path").first
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    hover = page.locator(".figure[data-figure=iso-flop-1] .hoverlayer text")
+    hover.first.wait_for()
+    assert "<img src=x onerror=alert(1)>" in hover.first.text_content()
+
+
+def test_figures_follow_the_colour_scheme(visit, files):
+    page = visit(files["isodepth"][0])
+    ink = "getComputedStyle(document.querySelector('.figure .xtick text')).fill"
+    light = page.evaluate(ink)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(f"{ink} !== '{light}'")
+    assert page.evaluate(ink) == page.evaluate("getComputedStyle(document.body).color")
+
+
+def test_panels_stack_when_the_page_gets_narrow(visit, files):
+    page = visit(files["isodepth"][0])
+    height = "document.querySelector('[data-figure=frontier] svg.main-svg').getBoundingClientRect().height"
+    wide = page.evaluate(height)
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.wait_for_function(f"{height} > {wide} * 1.5")
+    page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
