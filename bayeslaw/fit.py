@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 LAWS = ("additive",)
 NOISES = ("iid",)
 OUTLIERS = ("gaussian", "student")
+SMALL_STEPS = 0.99
+"""Acceptance rate of the second try after divergences."""
+
 PRIOR_DRAWS = 2000
 
 
@@ -50,7 +53,8 @@ class Spec:
         Kept and warm-up draws per chain, number of chains, random seed.
     target_accept : float
         Acceptance rate that the step size aims at. Below .95 tables of few noisy runs, whose posterior is far from
-        normal in any coordinates, give divergences; tables of a hundred runs lose a third of their speed by it.
+        normal in any coordinates, give divergences; tables of a hundred runs lose a third of their speed by it. A
+        sample with divergences is drawn again, once, at `SMALL_STEPS`.
     """
 
     law: str = "additive"
@@ -239,7 +243,11 @@ def fit(
     compiled = nutpie.compile_pymc_model(built, initial_points=start)
     ready = time.perf_counter()
     progress(f"sampling {chains} chains of {draws} draws")
-    sampled = _sample(nutpie, compiled, spec)
+    sampled = _sample(nutpie, compiled, spec, spec.target_accept)
+    divergences = int(sampled["sample_stats"]["diverging"].sum())
+    if divergences and spec.target_accept < SMALL_STEPS:
+        progress(f"{divergences} divergences: sampling again with smaller steps")
+        sampled = _sample(nutpie, compiled, spec, SMALL_STEPS)
     finished = time.perf_counter()
 
     rng = np.random.default_rng(seed)
@@ -282,11 +290,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
-def _sample(nutpie: Any, compiled: Any, spec: Spec) -> xr.DataTree:
+def _sample(nutpie: Any, compiled: Any, spec: Spec, target_accept: float) -> xr.DataTree:
     """Run the sampler in the background, so that Ctrl-C ends it at once instead of passing for a finished sample."""
     sampler = nutpie.sample(
         compiled, draws=spec.draws, tune=spec.tune, chains=spec.chains, cores=min(spec.chains, os.cpu_count() or 1),
-        target_accept=spec.target_accept, seed=spec.seed, save_warmup=False, progress_bar=False, blocking=False,
+        target_accept=target_accept, seed=spec.seed, adaptation="low_rank",
+        save_warmup=False, progress_bar=False, blocking=False,
     )  # fmt: skip
     try:
         tree: xr.DataTree = sampler.wait()

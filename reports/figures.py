@@ -166,7 +166,7 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
             )  # fmt: skip
             listed.add(level)
         for level in np.unique(panel.level).tolist():
-            here = np.flatnonzero(panel.level == level)
+            here = np.flatnonzero(panel.level == level).tolist()
             figure.add_trace(
                 go.Scatter(
                     x=panel.n_unique[here], y=panel.loss[here], mode="markers", showlegend=False,

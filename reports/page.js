@@ -16,6 +16,7 @@
       "hoverlabel.bordercolor": line,
       "hoverlabel.font.color": ink,
       // A finger that scrolls the page over a figure must not zoom it.
+      autosize: true,
       dragmode: narrow.matches ? false : "zoom",
       ...layout.meta[narrow.matches ? "narrow" : "wide"],
     };
@@ -43,8 +44,11 @@
   }
 
   const places = [...document.querySelectorAll("[data-figure]")];
-  const redress = () => {
-    for (const place of places.filter((each) => each.layout)) Plotly.relayout(place, patch(place.layout));
+  const redress = async () => {
+    for (const place of places.filter((each) => each.layout)) {
+      await Plotly.relayout(place, patch(place.layout));
+      await Plotly.Plots.resize(place); // a given height stops plotly from following the width by itself
+    }
   };
   dark.addEventListener("change", redress);
   narrow.addEventListener("change", redress);

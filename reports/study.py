@@ -106,7 +106,7 @@ class Study:
 
     def spent(self, runs: pd.DataFrame) -> Array:
         """FLOPs of every run: as recorded, or 6 N D where the rule says so or nothing was recorded."""
-        by_rule = 6.0 * runs["n_unique"].to_numpy(dtype=float) * runs["tokens"].to_numpy(dtype=float)
+        by_rule: Array = 6.0 * runs["n_unique"].to_numpy(dtype=float) * runs["tokens"].to_numpy(dtype=float)
         if self.flops_rule is not None or not self.records_flops:
             return by_rule
         recorded = runs["flops"].to_numpy(dtype=float)

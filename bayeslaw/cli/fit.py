@@ -84,7 +84,8 @@ def fit(
     report_table(table)
     result = sample(
         table, law=law, noise=noise, outliers=outliers, injection_in=injection_in, recipe=recipe, draws=draws,
-        tune=tune, chains=chains, target_accept=target_accept, seed=seed, allow_prior_dominated=allow_prior_dominated, progress=note,
+        tune=tune, chains=chains, target_accept=target_accept, seed=seed, allow_prior_dominated=allow_prior_dominated,
+        progress=note,
     )  # fmt: skip
     if out is not None:
         result.save(out)

@@ -1,6 +1,7 @@
 """The page in a real browser without a network."""
 
 import shutil
+import time
 
 import pytest
 
@@ -60,6 +61,14 @@ def visit(browser):
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
+def until(page, condition):
+    """Wait for a condition; playwright's own wait evaluates text in the page, which the page's policy forbids."""
+    end = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(50)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["isodepth", "hostile", "plain"])
@@ -106,7 +115,7 @@ def test_figures_follow_the_colour_scheme(visit, files):
     ink = "getComputedStyle(document.querySelector('.figure .xtick text')).fill"
     light = page.evaluate(ink)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function(f"{ink} !== '{light}'")
+    until(page, f"{ink} !== '{light}'")
     assert page.evaluate(ink) == page.evaluate("getComputedStyle(document.body).color")
 
 
@@ -115,5 +124,8 @@ def test_panels_stack_when_the_page_gets_narrow(visit, files):
     height = "document.querySelector('[data-figure=frontier] svg.main-svg').getBoundingClientRect().height"
     wide = page.evaluate(height)
     page.set_viewport_size({"width": 390, "height": 900})
-    page.wait_for_function(f"{height} > {wide} * 1.5")
-    page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
+    until(page, f"{height} > {wide} * 1.5")
+    until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+    until(
+        page, "[...document.querySelectorAll('svg.main-svg')].every(e => e.getBoundingClientRect().right <= innerWidth)"
+    )
