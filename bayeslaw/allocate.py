@@ -19,6 +19,12 @@ Array = NDArray[np.float64]
 
 FLOPS_RULES = ("6nd",)
 
+CANDIDATES = 100
+"""Sizes tried for the trainable configuration, evenly on a log scale over the posterior of the optimum."""
+
+BEYOND = 1.5
+"""A recommended model so many times larger or smaller than all trained ones is called an extrapolation."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trainable:
@@ -50,7 +56,7 @@ class Trainable:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What the budget buys with one r: the optimum draw by draw, its nearest trainable configuration, P(best)."""
+    """What the budget buys with one r: the optimum draw by draw, the best trainable configuration, P(best)."""
 
     recurrences: int
     optimum: Optimum
@@ -169,7 +175,13 @@ def allocate(
         Option(recurrences=r, optimum=best, trainable=trainable, probability_best=float(probability))
         for (r, best, trainable), probability in zip(found, share, strict=True)
     )
-    recommended = min(options, key=lambda option: float(option.trainable.loss.mean()))
+    recommended = min(options, key=lambda option: _expected_loss(option.trainable))
+    sizes = fit.runs["n_unique"].astype(float)
+    if not sizes.min() / BEYOND <= recommended.trainable.n_unique <= sizes.max() * BEYOND:
+        notes.append(
+            f"the recommended {recommended.trainable.n_unique:.3g} parameters lie outside the trained "
+            f"{sizes.min():.3g} to {sizes.max():.3g}: the law alone speaks there"
+        )
     return Allocation(
         flops=flops,
         recipe=recipe,
@@ -181,22 +193,37 @@ def allocate(
 
 
 def _option(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Family) -> tuple[int, Optimum, Trainable]:
-    convention = fit.spec.injection_in
-    best = optimum(draws, size_axis(family, flops, r, injection_in=convention), flops=flops, recurrences=r)
+    axis = size_axis(family, flops, r, injection_in=fit.spec.injection_in)
+    best = optimum(draws, axis, flops=flops, recurrences=r)
     assert best.width_scale is not None
-    width = family.nearest_width(float(np.exp(np.log(best.width_scale * WIDTH_UNIT).mean())))
-    member = family.architecture(width, r)
+    # Of the widths that some draw in a hundred calls optimal, the one of least expected loss: the widths' mean would be
+    # drawn far out by a posterior with a long tail.
+    low, high = (family.nearest_width(float(q)) for q in np.quantile(best.width_scale * WIDTH_UNIT, [0.01, 0.99]))
+    widths = np.unique([family.nearest_width(float(d)) for d in np.geomspace(low, high, CANDIDATES)])
+    return r, best, min((_trainable(fit, draws, flops, r, family, int(d)) for d in widths), key=_expected_loss)
+
+
+def _trainable(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Family, d_model: int) -> Trainable:
+    member = family.architecture(d_model, r)
     tokens = member.tokens_for(flops, batch_tokens=family.batch_tokens)
-    parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=convention)
+    parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=fit.spec.injection_in)
     loss = law_loss(draws, *parts, r, tokens)[:, 0]
-    return r, best, Trainable(d_model=width, n_unique=round(member.n_unique), tokens=tokens, loss=loss)
+    return Trainable(d_model=d_model, n_unique=round(member.n_unique), tokens=tokens, loss=loss)
 
 
 def _plain_option(draws: dict[str, Array], flops: float) -> tuple[int, Optimum, Trainable]:
     best = optimum(draws, plain_axis(), flops=flops, recurrences=1)
-    n = round(float(np.exp(np.log(best.n_unique).mean())))
-    tokens = max(1, round(flops / (6 * n)))
-    return 1, best, Trainable(d_model=None, n_unique=n, tokens=tokens, loss=law_loss(draws, n, 0, 1, tokens)[:, 0])
+    trainable = []
+    low, high = (float(q) for q in np.quantile(best.n_unique, [0.01, 0.99]))
+    for n in np.geomspace(low, high, CANDIDATES).round():
+        tokens = max(1, round(flops / (6 * n)))
+        loss = law_loss(draws, n, 0, 1, tokens)[:, 0]
+        trainable.append(Trainable(d_model=None, n_unique=int(n), tokens=tokens, loss=loss))
+    return 1, best, min(trainable, key=_expected_loss)
+
+
+def _expected_loss(trainable: Trainable) -> float:
+    return float(trainable.loss.mean())
 
 
 def _option_dict(option: Option) -> dict[str, Any]:

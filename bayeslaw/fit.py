@@ -270,6 +270,7 @@ def fit(
     record = {
         "schema_version": SCHEMA_VERSION,
         "source": table.source,
+        "where": table.where,
         "data_hash": table.data_hash,
         "spec": asdict(spec),
         "priors": priors.as_dict(),

@@ -7,7 +7,7 @@ N_eff and D), so that one set fits byte-level desk runs and large runs alike. No
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -92,14 +92,8 @@ class Priors:
         return (self.E, self.size, self.data, self.alpha, self.beta)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the reasons, for a fit's record."""
-        named = ("E", "size", "data", "alpha", "beta", "phi", "phi_spread")
-        priors = {name: getattr(self, name) for name in named}
-        return {
-            "name": self.name,
-            **{name: {"median": p.median, "sd": p.sd, "log": p.log} for name, p in priors.items()},
-            "sigma": self.sigma,
-        }
+        """All of it, for a fit's record."""
+        return asdict(self)
 
 
 DEFAULT = Priors(

@@ -37,12 +37,15 @@ class RunTable:
         ``run_id, reason`` of the runs left out; the place in the source stands for a run_id that is not given.
     notes : tuple of str
         What a person should know before trusting a fit: repeated data, replicates, converted units, ...
+    where : str, optional
+        The filter that the runs were selected by.
     """
 
     runs: pd.DataFrame
     source: str
     excluded: pd.DataFrame
     notes: tuple[str, ...]
+    where: str | None = None
 
     @property
     def data_hash(self) -> str:
@@ -159,7 +162,7 @@ def load_runs(
         if runs.empty:
             raise NoRunsError(f"no run of {name} matches --recipe {recipe} and --where {where!r}")
     runs = runs.reset_index(drop=True)
-    return RunTable(runs, name, excluded, (*notes, *_remarks(runs)))
+    return RunTable(runs, name, excluded, (*notes, *_remarks(runs)), where)
 
 
 def validate(frame: pd.DataFrame, *, source: str) -> RunTable:

@@ -56,13 +56,13 @@ def sampling(seeds: tuple[int, ...]) -> dict[str, dict[str, float]]:
 
     for seed in seeds:
         ours = fit(table, seed=seed)
-        record("whitened local", ours.posterior, ours.attrs["seconds"]["sample"],
-               int(ours.data["sample_stats"]["diverging"].sum()))  # fmt: skip
+        divergences = int(ours.data["sample_stats"]["diverging"].sum())
+        record("whitened local", ours.posterior, ours.attrs["seconds"]["sample"], divergences)
         with build(inputs, DEFAULT, outliers="gaussian", whitening=None):
             plain = pm.sample(random_seed=seed, progressbar=False)
         natural = natural_parameters(plain["posterior"].to_dataset(), inputs)
-        record("natural, pm.sample", natural,
-               float(plain["posterior"].attrs["sampling_time"]), int(plain["sample_stats"]["diverging"].sum()))  # fmt: skip
+        divergences = int(plain["sample_stats"]["diverging"].sum())
+        record("natural, pm.sample", natural, float(plain["posterior"].attrs["sampling_time"]), divergences)
     names = ("ess_phi", "min_ess", "sample_seconds", "divergences")
     out = {}
     for name, values in rows.items():

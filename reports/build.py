@@ -34,8 +34,8 @@ _ISO_FLOP = (
     "the scatter of single runs. Dots: the runs."
 )
 _FRONTIER = (
-    "For every budget, the unique parameters and the tokens of least loss, with 90 % bands. In the shaded part no run "
-    "was trained: there the law is carried on, and the bands hold only if it stays true."
+    "For every budget, the unique parameters and the tokens of least loss: medians with 90 % bands. In the shaded part "
+    "no run was trained: there the law is carried on, and the bands hold only if it stays true."
 )
 _RUNS = "One row a run, as fitted. N counts unique parameters without embeddings; C counts training FLOPs."
 _DIAGNOSTICS = (

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS, phi_differences
 from bayeslaw.errors import BayeslawError
-from bayeslaw.priors import DEFAULT, STUDENT_NU, Prior
+from bayeslaw.priors import STUDENT_NU, Prior
 from bayeslaw.schema import COLUMNS
 from reports import figures, text
 from reports.study import Study
@@ -243,6 +243,7 @@ def record(study: Study) -> Body:
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in attrs["seconds"].items())
     rows = [
         ("source", attrs["source"]),
+        *([("where", attrs["where"])] if attrs["where"] else []),
         ("data hash", attrs["data_hash"]),
         ("runs", f"{len(fit.runs)} fitted, {len(excluded)} excluded"),
         ("law", f"{spec.law}: {LAWS[spec.law]}"),
@@ -270,21 +271,20 @@ def record(study: Study) -> Body:
 
 
 def _prior_rows(priors: Mapping[str, Any], *, several: bool) -> list[tuple[str, str]]:
-    """Each prior with its reason, which is known for the package's own."""
-    known = DEFAULT.as_dict()
+    """Each prior with its reason."""
     rows = []
     for name, meaning in _PRIOR_MEANING.items():
         if name == "phi_spread" and not several:
             continue
-        why = getattr(DEFAULT, name).reason if priors[name] == known[name] else "chosen by whoever fitted"
-        prior = Prior(**priors[name], reason=why)
+        prior = Prior(**priors[name])
         kind = "log-normal" if prior.log else "normal"
         span = f"90 % {text.significant(prior.quantile(0.05), 2)} to {text.significant(prior.quantile(0.95), 2)}"
-        rows.append((f"prior of {name}", f"{meaning}: {kind}, median {prior.median:g}, {span}. {_sentence(why)}"))
-    why = DEFAULT.sigma_reason if priors["sigma"] == DEFAULT.sigma else "chosen by whoever fitted"
-    rows.append(
-        ("prior of sigma", f"scale of the errors of log loss: half-normal, scale {priors['sigma']:g}. {_sentence(why)}")
+        stated = f"{meaning}: {kind}, median {prior.median:g}, {span}. {_sentence(prior.reason)}"
+        rows.append((f"prior of {name}", stated))
+    stated = (
+        f"scale of the errors of log loss: half-normal, scale {priors['sigma']:g}. {_sentence(priors['sigma_reason'])}"
     )
+    rows.append(("prior of sigma", stated))
     return rows
 
 

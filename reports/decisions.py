@@ -63,8 +63,8 @@ def frontier(study: Study, recipe: str) -> Body:
         paths.append(
             figures.Path(
                 recurrences=option.recurrences,
-                n_unique=figures.Band.of(budgets, n_unique),
-                tokens=figures.Band.of(budgets, tokens),
+                n_unique=figures.Band.median(budgets, n_unique),
+                tokens=figures.Band.median(budgets, tokens),
             )
         )
         rows.append(
@@ -85,7 +85,8 @@ def frontier(study: Study, recipe: str) -> Body:
         table=Table(
             header=header,
             rows=tuple(rows),
-            note=f"At {text.flops(best.flops)} FLOPs, the largest trained budget; mean and 90 % interval.",
+            note=f"At {text.flops(best.flops)} FLOPs, the largest trained budget, with 90 % intervals; N* and D* are "
+            "medians, the rest means.",
         ),
     )
 
@@ -109,7 +110,7 @@ def _panel(
         part = (axis.n_unique >= measured.min() / MARGIN) & (axis.n_unique <= measured.max() * MARGIN)
         affordable = levels[place] / axis.flops_per_token[part]
         curve = law_loss(draws, axis.n_once[part], axis.n_rec[part], r, affordable)
-        curves[int(place)] = figures.Band.of(axis.n_unique[part], curve)
+        curves[int(place)] = figures.Band.mean(axis.n_unique[part], curve)
     tokens = chosen["tokens"].to_numpy(dtype=float)
     labels = [
         f"{figures.plain(name)}<br>{figures.plain(recipe_name)}<br>{text.quantity(n)} parameters, {text.quantity(d)} "

@@ -33,7 +33,7 @@ NAME_LENGTH = 60
 _ROW_HEIGHT = 330
 _PANEL_GAP = 105
 _BOTTOM = 56
-_LEGEND_LINE = 21
+_LEGEND_LINE = 24
 _LEGEND_WIDTH = {"wide": 1000, "narrow": 290}
 """Pixels that a legend has for its lines, a little less than the figure's."""
 
@@ -43,15 +43,21 @@ class Band:
     """A curve with its 90 % band, each array of shape (point,)."""
 
     x: Array
-    mean: Array
+    middle: Array
     low: Array
     high: Array
 
     @classmethod
-    def of(cls, x: Array, draws: Array) -> Band:
+    def mean(cls, x: Array, draws: Array) -> Band:
         """Mean and 5 % and 95 % quantiles of draws of shape (sample, point)."""
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
-        return cls(x=np.asarray(x, dtype=float), mean=draws.mean(axis=0), low=low, high=high)
+        return cls(x=x, middle=draws.mean(axis=0), low=low, high=high)
+
+    @classmethod
+    def median(cls, x: Array, draws: Array) -> Band:
+        """The same around the median, for counts: a few huge draws would drag their mean out of the band."""
+        low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
+        return cls(x=x, middle=middle, low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +165,7 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
             figure.add_trace(_ribbon(band, colors[level], group))
             figure.add_trace(
                 go.Scatter(
-                    x=band.x, y=band.mean, mode="lines", line={"color": colors[level], "width": 2},
+                    x=band.x, y=band.middle, mode="lines", line={"color": colors[level], "width": 2},
                     name=f"{levels[level]:.3g}", showlegend=level not in listed,
                     hovertemplate="%{x:.3s} parameters<br>%{y:.4f} nats/token (law)<extra></extra>", **group,
                 )
@@ -200,7 +206,8 @@ def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
             figure.add_trace(_ribbon(band, color, group))
             figure.add_trace(
                 go.Scatter(
-                    x=band.x, y=band.mean, mode="lines+markers", showlegend=panel == 0, name=f"r = {path.recurrences}",
+                    x=band.x, y=band.middle, mode="lines+markers", showlegend=panel == 0,
+                    name=f"r = {path.recurrences}",
                     line={"color": color, "width": 2, "dash": DASHES[place % len(DASHES)]},
                     marker={"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 6},
                     hovertemplate=f"r = {path.recurrences}<br>%{{x:.3g}} FLOPs<br>%{{y:.3s}} {unit}<extra></extra>",
@@ -229,7 +236,7 @@ def _figure(*, panels: int) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
         template="none",
-        autosize=True,
+        autosize=False,
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, sans-serif", "size": 13},

@@ -1,22 +1,23 @@
 "use strict";
-// Draws the figures, in the colours of the page's scheme and the arrangement that its width asks for.
+// Draws the figures, in the colours of the page's scheme and the arrangement and width that the page has room for.
 (() => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 700px)");
-  const config = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
+  const config = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
+  const places = [...document.querySelectorAll("[data-figure]")];
 
-  function patch(layout) {
+  function patch(place, layout) {
     const style = getComputedStyle(document.body);
     const ink = style.getPropertyValue("--ink").trim();
     const line = style.getPropertyValue("--line").trim();
     const changes = {
+      width: place.clientWidth,
       "font.color": ink,
       "hoverlabel.bgcolor": style.getPropertyValue("--card").trim(),
       "hoverlabel.bordercolor": line,
       "hoverlabel.font.color": ink,
       // A finger that scrolls the page over a figure must not zoom it.
-      autosize: true,
       dragmode: narrow.matches ? false : "zoom",
       ...layout.meta[narrow.matches ? "narrow" : "wide"],
     };
@@ -30,7 +31,7 @@
 
   async function draw(place) {
     const { data, layout } = figures[place.dataset.figure];
-    for (const [path, value] of Object.entries(patch(layout))) {
+    for (const [path, value] of Object.entries(patch(place, layout))) {
       const keys = path.split(".");
       const last = keys.pop();
       keys.reduce((part, key) => (part[key] ??= {}), layout)[last] = value;
@@ -43,15 +44,17 @@
     }
   }
 
-  const places = [...document.querySelectorAll("[data-figure]")];
-  const redress = async () => {
-    for (const place of places.filter((each) => each.layout)) {
-      await Plotly.relayout(place, patch(place.layout));
-      await Plotly.Plots.resize(place); // a given height stops plotly from following the width by itself
-    }
-  };
+  function redress() {
+    for (const place of places.filter((each) => each.layout)) Plotly.relayout(place, patch(place, place.layout));
+  }
+
+  let width = document.body.clientWidth;
+  window.addEventListener("resize", () => {
+    if (document.body.clientWidth === width) return; // a phone's address bar changes the height only
+    width = document.body.clientWidth;
+    requestAnimationFrame(redress);
+  });
   dark.addEventListener("change", redress);
-  narrow.addEventListener("change", redress);
   Promise.all(places.map(draw)).then(() => {
     document.body.dataset.ready = "true";
   });

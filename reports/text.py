@@ -59,18 +59,18 @@ def mean_and_range(draws: NDArray[np.float64], interval_name: str = f"{PERCENT_9
 
 
 def quantity_and_range(draws: NDArray[np.float64]) -> str:
-    """Mean and 90 % interval of a count: 771 M (702 M to 845 M)."""
-    summary = interval(draws)
-    return f"{quantity(summary['mean'])} ({quantity(summary['q05'])} to {quantity(summary['q95'])})"
+    """Median and 90 % interval of a count: 771 M (702 M to 845 M)."""
+    low, middle, high = (quantity(value) for value in np.quantile(draws, [0.05, 0.5, 0.95]))
+    return f"{middle} ({low} to {high})"
 
 
 def probability(share: float, draws: int) -> str:
     """A probability that is estimated by a share of draws, which cannot tell it from 0 or 1 beyond their number."""
     least = max(1e-3, 1 / draws)
     if share > 1 - least:
-        return f"> {1 - least:.3f}"
+        return f">{GAP}{1 - least:.3f}"
     if share < least:
-        return f"< {least:.3f}"
+        return f"<{GAP}{least:.3f}"
     return f"{share:.2f}" if 0.01 <= share <= 0.99 else f"{share:.3f}"
 
 

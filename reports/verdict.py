@@ -20,6 +20,12 @@ WIDE = 0.5
 
 SURE = 0.95
 
+VAGUE = 10.0
+"""A best size that is known to no better than so many times is no advice to follow blindly."""
+
+BEYOND = 2.0
+"""A recommendation so many times larger or smaller than all trained models rests on the law alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -82,6 +88,30 @@ def _doubts(study: Study) -> tuple[str, ...]:
             f"The data do not identify {text.listing(others)} of the law: the prior carries the answer there, and the "
             "recommendation leans on it."
         )
+    return (*doubts, *_doubts_of_size(study))
+
+
+def _doubts_of_size(study: Study) -> tuple[str, ...]:
+    """Where the recommended size is hardly known, or far from every model that was trained."""
+    trained = study.fit.runs["n_unique"]
+    doubts: dict[str, None] = {}
+    for recipe in study.fit.recipes:
+        try:
+            best = study.recommendation(recipe).recommended
+        except Exception:  # that there is no recommendation is said where it is missing
+            continue
+        low, high = np.quantile(best.optimum.n_unique, [0.05, 0.95])
+        if high > VAGUE * low:
+            doubts[
+                f"The best size for the largest trained budget is hardly known: 90 % of its draws lie between "
+                f"{text.quantity(low)} and {text.quantity(high)} parameters."
+            ] = None
+        larger, smaller = best.trainable.n_unique / trained.max(), trained.min() / best.trainable.n_unique
+        if max(larger, smaller) > BEYOND:
+            ratio, kind, most = (larger, "larger", "largest") if larger > smaller else (smaller, "smaller", "smallest")
+            doubts[
+                f"The recommended model is {ratio:.1f} times {kind} than the {most} that was trained: an extrapolation."
+            ] = None
     return tuple(doubts)
 
 

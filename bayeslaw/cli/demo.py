@@ -89,7 +89,7 @@ def demo(
 def what_it_tells(result: Fit) -> dict[str, Any]:
     """How far the runs moved phi from its prior, in numbers and in a sentence."""
     phi = result.draws()["phi"]
-    prior = result.data["prior"]["phi"].values
+    prior = result.data["prior"]["phi"].to_numpy()
     q05, q95 = (float(quantile) for quantile in result.posterior["phi"].quantile([0.05, 0.95]).values)
     kept = float(phi.std() / prior.std())
     largest = float(result.runs["n_unique"].max())

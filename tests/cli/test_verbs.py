@@ -16,8 +16,8 @@ def test_fit_json(capsys, tmp_path):
     answer = json.loads(capsys.readouterr().out)
     assert code == 0
     assert set(answer) >= {
-        "schema_version", "source", "n_runs", "law", "injection_in", "parameters", "diagnostics", "data_hash", "versions",
-        "seconds", "phi_difference",
+        "schema_version", "source", "n_runs", "law", "injection_in", "parameters", "diagnostics", "data_hash",
+        "versions", "seconds", "phi_difference",
     }  # fmt: skip
     assert answer["n_runs"] == 240
     keys = {"mean", "sd", "q05", "q50", "q95", "ess_bulk", "ess_tail", "r_hat"}

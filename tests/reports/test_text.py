@@ -27,9 +27,9 @@ def test_intervals_show_two_digits_of_the_spread():
 
 
 def test_probabilities_claim_no_more_than_the_draws_can_tell():
-    assert text.probability(1.0, 4000) == "> 0.999"
-    assert text.probability(0.0, 4000) == "< 0.001"
-    assert text.probability(1.0, 100) == "> 0.990"
+    assert text.probability(1.0, 4000) == f">{text.GAP}0.999"
+    assert text.probability(0.0, 4000) == f"<{text.GAP}0.001"
+    assert text.probability(1.0, 100) == f">{text.GAP}0.990"
     assert text.probability(0.973, 4000) == "0.97"
     assert text.probability(0.004, 4000) == "0.004"
 

@@ -79,6 +79,17 @@ def test_runs_without_a_loop_say_nothing_about_phi(plain_fit):
     assert "--flops-rule 6nd" in read(said.advice)
 
 
+def test_a_size_that_is_hardly_known_or_far_from_all_runs_is_a_doubt(isodepth_fit):
+    runs = isodepth_fit.runs[isodepth_fit.runs["n_unique"] < 2e8]
+    few = replace(isodepth_fit, runs=runs.assign(flops=1e22))
+    assert any("times larger than the largest that was trained" in doubt for doubt in verdict(Study(fit=few)).doubts)
+    tree = isodepth_fit.data.copy()
+    alpha = tree["posterior"].to_dataset()["alpha"]
+    tree["posterior"] = tree["posterior"].assign(alpha=alpha * np.random.default_rng(0).uniform(0.5, 2, alpha.shape))
+    vague = read(verdict(Study(fit=replace(isodepth_fit, data=tree))).doubts)
+    assert "The best size for the largest trained budget is hardly known" in vague
+
+
 def test_every_recipe_is_judged_and_a_shared_recommendation_said_once(hostile_fit):
     said = verdict(Study(fit=hostile_fit))
     for recipe in hostile_fit.recipes:

@@ -1,0 +1,72 @@
+"""The directory of a run: where it is, who may write it, and what happens to an attempt that did not finish."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from bayeslaw import journal
+from bayeslaw.errors import BayeslawError, JournalError
+
+SETTLED = ("finished", "diverged")
+"""States that training again with the same config would only repeat."""
+
+
+def run_directory(out: Path, run_id: str) -> Path:
+    """``out/runs/<run_id with "/" replaced by "-">``."""
+    return out / "runs" / run_id.replace("/", "-")
+
+
+def settled(run_dir: Path, config_hash: str) -> journal.Journal | None:
+    """The journal of a run of this config that came to its end, None if there is no such run in the directory."""
+    path = run_dir / journal.FILE_NAME
+    if not path.is_file():
+        return None
+    try:
+        there = journal.read_journal(path)
+    except JournalError:
+        return None
+    return there if there.start["config_hash"] == config_hash and there.state in SETTLED else None
+
+
+def set_aside(run_dir: Path) -> None:
+    """Keep the journal of an earlier attempt as ``journal.jsonl.<n>``, if there is one."""
+    path = run_dir / journal.FILE_NAME
+    if path.is_file():
+        path.rename(run_dir / f"{journal.FILE_NAME}.{len(earlier_attempts(run_dir)) + 1}")
+
+
+def earlier_attempts(run_dir: Path) -> list[Path]:
+    """Journals that `set_aside` kept, in no special order."""
+    return list(run_dir.glob(f"{journal.FILE_NAME}.*"))
+
+
+@contextlib.contextmanager
+def claimed(run_dir: Path) -> Iterator[None]:
+    """Hold the directory for this process; the claim ends with the process however that ends.
+
+    Raises
+    ------
+    JournalError
+        The directory cannot be made.
+    BayeslawError
+        Another process is training the run.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = open(run_dir / "lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise JournalError(
+            f"cannot write the run directory {run_dir}: {error.strerror}",
+            do="choose another output folder with --out, or make this one writable",
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BayeslawError(
+                f"another process is training in {run_dir}", do="wait for it, or choose another --out"
+            ) from error
+        yield

@@ -1,0 +1,250 @@
+"""Iso-FLOP grids: plan them, and run a plan one run after another, skipping what is finished."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayeslaw.errors import JournalError, UsageError
+from bayeslaw.journal import FILE_NAME
+from bayeslaw.plan import Plan, PlannedRun
+from trainer.config import TrainConfig
+from trainer.loop import train, with_digest
+from trainer.rundir import run_directory, settled
+from trainer.tracking import Tracking
+
+MIN_STEPS = 20
+"""A run of fewer optimiser steps says nothing about the law."""
+
+
+def plan_grid(
+    *,
+    study: str,
+    budgets: Sequence[float],
+    widths: Sequence[int],
+    recurrences: Sequence[int],
+    prelude_layers: int,
+    unrolled_layers: int,
+    coda_layers: int,
+    seq_len: int,
+    batch_tokens: int,
+    seeds: Sequence[int] = (0,),
+    min_steps: int = MIN_STEPS,
+    left_out: Callable[[str], None] | None = None,
+    **fields: Any,
+) -> Plan:
+    """An iso-FLOP grid at one effective depth: every budget x width x r x seed, cheapest budget first.
+
+    Parameters
+    ----------
+    study : str
+        MLflow experiment of the runs.
+    budgets : sequence of float
+        Training FLOPs.
+    widths : sequence of int
+        d_model.
+    recurrences : sequence of int
+        r; each divides ``unrolled_layers``, and the shared block has ``unrolled_layers / r`` layers.
+    prelude_layers, unrolled_layers, coda_layers : int
+        Layers before the recurrent part, of it when unrolled, and after it.
+    seq_len, batch_tokens : int
+        Context, and tokens of an optimiser step.
+    seeds : sequence of int
+        More than one plans replicates.
+    min_steps : int
+        A cell of fewer optimiser steps is left out.
+    left_out : callable, optional
+        Told of every cell that is left out; stderr by default.
+    **fields
+        Further fields of `trainer.config.TrainConfig`, the same for all runs.
+
+    Raises
+    ------
+    UsageError
+        A value that cannot be trained, an empty axis, or no cell of ``min_steps``.
+    """
+    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "seeds": seeds}
+    for name, values in axes.items():
+        if not values or len(set(values)) < len(values):
+            raise UsageError(f"{name} = {list(values)}", allowed="one or more values, each once")
+    tell = left_out or (lambda text: print(text, file=sys.stderr))
+    runs = []
+    for budget in sorted(budgets):
+        for r in recurrences:
+            shared_layers = _divide(unrolled_layers, r)
+            for width in widths:
+                for seed in seeds:
+                    config = _config(
+                        fields,
+                        d_model=width,
+                        recurrences=r,
+                        prelude_layers=prelude_layers,
+                        shared_layers=shared_layers,
+                        coda_layers=coda_layers,
+                        seq_len=seq_len,
+                        batch_tokens=batch_tokens,
+                        budget=budget,
+                        seed=seed,
+                    )
+                    if config.steps < min_steps:
+                        tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
+                    else:
+                        runs.append(_planned(config))
+    if not runs:
+        raise UsageError(
+            f"no cell of the grid has {min_steps} optimiser steps",
+            allowed="larger budgets, smaller widths or a smaller batch",
+        )
+    return Plan(study, tuple(runs))
+
+
+def _divide(unrolled_layers: int, r: int) -> int:
+    if r < 1 or unrolled_layers % r:
+        divisors = [n for n in range(1, unrolled_layers + 1) if unrolled_layers % n == 0]
+        raise UsageError(
+            f"recurrences = {r} with {unrolled_layers} unrolled layers",
+            allowed=", ".join(map(str, divisors)) + " (divisors of the unrolled layers)",
+            do=f"the nearest is {min(divisors, key=lambda n: abs(n - r))}" if divisors else None,
+        )
+    return unrolled_layers // r
+
+
+def _config(fields: dict[str, Any], **cell: Any) -> TrainConfig:
+    if "tokens" in fields:
+        raise UsageError("tokens in an iso-FLOP grid", allowed="budgets only: the tokens follow from them")
+    return with_digest(TrainConfig.from_dict(cell | fields))
+
+
+def _planned(config: TrainConfig) -> PlannedRun:
+    row = config.row
+    tokens = config.train_tokens
+    return PlannedRun(config.to_dict(), row | {"tokens": tokens, "flops": float(tokens) * row["flops_per_token"]})
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What became of one planned run.
+
+    Parameters
+    ----------
+    run_id : str
+    state : str
+        ``finished``, ``diverged`` or ``failed``.
+    row : dict
+        Run-table row as far as known.
+    run_dir : Path
+    trained : bool
+        False when an earlier sweep had finished it.
+    seconds : float
+        Wall time spent on it now.
+    error : str, optional
+        Why it failed.
+    """
+
+    run_id: str
+    state: str
+    row: dict[str, Any]
+    run_dir: Path
+    trained: bool
+    seconds: float
+    error: str | None = None
+
+
+def run_plan(
+    plan: Plan,
+    out: Path,
+    *,
+    tracking_uri: str | None = None,
+    limit: int | None = None,
+    quiet: bool = False,
+    progress: Callable[[RunOutcome], None] | None = None,
+) -> list[RunOutcome]:
+    """Train the runs of a plan one after another into ``out/runs/``.
+
+    A run whose journal says that it came to its end with the same config is not trained again; any other attempt is
+    kept as ``journal.jsonl.<n>`` and the run begins anew. A run that fails does not stop the others.
+
+    Parameters
+    ----------
+    plan : Plan
+    out : Path
+        Output folder.
+    tracking_uri : str, optional
+        MLflow store that the journals are delivered to; without it the journals are all there is.
+    limit : int, optional
+        Train at most so many runs now.
+    quiet : bool
+        Show no progress on stderr.
+    progress : callable, optional
+        Told of every outcome.
+
+    Returns
+    -------
+    One outcome for each planned run reached, in the plan's order.
+
+    Raises
+    ------
+    JournalError
+        The output folder cannot be written.
+    KeyboardInterrupt, SystemExit
+        Ctrl-C or SIGTERM; the run in training ends as ``killed``, finished ones stay.
+    """
+    tracking = Tracking(tracking_uri) if tracking_uri else None
+    outcomes: list[RunOutcome] = []
+    for planned in plan.runs:
+        if limit is not None and sum(outcome.trained for outcome in outcomes) >= limit:
+            break
+        outcome = _run(planned, plan.study, out, tracking, quiet)
+        outcomes.append(outcome)
+        if progress:
+            progress(outcome)
+    if tracking:
+        for outcome in outcomes:
+            if not outcome.trained or tracking.failed:  # finished earlier, or while the store was away
+                tracking.deliver(outcome.run_dir / FILE_NAME)
+    return outcomes
+
+
+def _run(planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, quiet: bool) -> RunOutcome:
+    run_id = str(planned.row["run_id"])
+    run_dir = run_directory(out, run_id)
+    begun = time.monotonic()
+    if there := settled(run_dir, planned.config_hash):  # before the corpus is read
+        return RunOutcome(run_id, there.state, there.row, run_dir, trained=False, seconds=0.0)
+    try:
+        config = TrainConfig.from_dict(planned.config)
+        result = train(config, out, study=study, tracking=tracking, quiet=quiet)
+    except JournalError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        return RunOutcome(run_id, "failed", planned.row, run_dir, True, time.monotonic() - begun, text)
+    return RunOutcome(run_id, result.state, result.row, run_dir, result.trained, time.monotonic() - begun)
+
+
+DEMO_BUDGETS = (1.25e10, 5e10)
+DEMO_WIDTHS = (12, 24, 36)
+
+
+def demo_plan(corpus: str = "stdlib", seed: int = 0) -> Plan:
+    """The 18 runs of the demo: r in {1, 2, 4} x two budgets x three widths, one effective depth of six layers."""
+    return plan_grid(
+        study="demo",
+        budgets=DEMO_BUDGETS,
+        widths=DEMO_WIDTHS,
+        recurrences=(1, 2, 4),
+        prelude_layers=1,
+        unrolled_layers=4,
+        coda_layers=1,
+        seq_len=32,
+        batch_tokens=256,
+        head_size=12,
+        seeds=(seed,),
+        corpus=corpus,
+        validation_tokens=32_768,
+        log_every=20,
+    )
