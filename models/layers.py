@@ -116,7 +116,8 @@ class Attention(nn.Module):
         qk_2BHTk = F.rms_norm(rotary(torch.stack((q_BHTk, k_BHTk))), (self.head_size,), eps=NORM_EPS)
         q_BHTk, k_BHTk = qk_2BHTk.unbind()
         y_BHTk = F.scaled_dot_product_attention(q_BHTk, k_BHTk, v_BHTk, is_causal=True)
-        return self.out(y_BHTk.transpose(1, 2).flatten(-2))
+        out_BTd: Tensor = self.out(y_BHTk.transpose(1, 2).flatten(-2))
+        return out_BTd
 
 
 class MLP(nn.Module):
@@ -135,7 +136,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each token of ``x`` [..., d] by itself."""
-        return self.down(F.relu(self.up(x)).square())
+        y: Tensor = self.down(F.relu(self.up(x)).square())
+        return y
 
 
 class Block(nn.Module):
@@ -157,4 +159,5 @@ class Block(nn.Module):
     def forward(self, x_BTd: Tensor, rotary: Rotary) -> Tensor:
         """One layer; [B, T, d] to [B, T, d]."""
         x_BTd = x_BTd + self.attention(self.attention_norm(x_BTd), rotary)
-        return x_BTd + self.mlp(self.mlp_norm(x_BTd))
+        y_BTd: Tensor = x_BTd + self.mlp(self.mlp_norm(x_BTd))
+        return y_BTd

@@ -102,10 +102,11 @@ class LoopedTransformer(nn.Module):
 
     def recur(self, e_BTd: Tensor, h_BTd: Tensor) -> Tensor:
         """One recurrence: injection, shared block, norm."""
-        u_BTd = self.injection(e_BTd, h_BTd)
+        u_BTd: Tensor = self.injection(e_BTd, h_BTd)
         for block in self.shared:
             u_BTd = block(u_BTd, self.rotary)
-        return self.recurrence_norm(u_BTd)
+        normed_BTd: Tensor = self.recurrence_norm(u_BTd)
+        return normed_BTd
 
     def parameters_by_part(self) -> Iterator[tuple[str, str, nn.Parameter]]:
         """Every parameter once, as (part, name, parameter); the part is one of `PARTS`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,9 @@ from bayeslaw.schema import run_name
 BYTE_VALUES = 256
 TRAINABLE_INJECTIONS = ("linear",)
 
-MATRIX_RATE = 0.0018
+MATRIX_RATE = 0.003
 EMBEDDING_RATE = 0.06
-HEAD_RATE = 0.048
+HEAD_RATE = 0.072
 GAIN_RATE = 0.012
 """Peak AdamW rates at width 64, measured on small byte-level models. Matrices fall with the width, the others with its
 square root."""
@@ -45,7 +46,7 @@ class TrainConfig:
     tokens : int, optional
         Training tokens, a multiple of ``batch_tokens``.
     recipe : str
-        Name of the recipe in the run table.
+        Name of the recipe in the run table: letters, digits, ``_ - .``.
     injection : str
         How the prelude's output enters each recurrence; unused when r = 1.
     backprop_recurrences : int, optional
@@ -101,6 +102,8 @@ class TrainConfig:
             _require_whole(name, getattr(self, name), _WHOLE[name])
         if self.backprop_recurrences is not None:
             _require_whole("backprop_recurrences", self.backprop_recurrences, 1)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.recipe):
+            raise UsageError(f"recipe {self.recipe!r}", allowed="letters, digits, _ - .")
         if self.head_size % 2:
             raise UsageError(f"head_size = {self.head_size}", allowed="an even number of channels")
         _require_multiple("d_model", self.d_model, "head_size", self.head_size)
@@ -151,7 +154,9 @@ class TrainConfig:
                     allowed=", ".join(fields),
                     do=f"the nearest is {close[0]}" if close else None,
                 )
-        missing = [name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in config]
+        missing = [
+            name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in config
+        ]
         if missing:
             raise UsageError(f"a config without {', '.join(missing)}", allowed="all of " + ", ".join(fields))
         return cls(**config)

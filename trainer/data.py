@@ -75,11 +75,7 @@ def _load(spec: str, _place: str) -> Corpus:
         return _split_by_file(spec, Path(sysconfig.get_path("stdlib")), _stdlib_sources())
     path = Path(spec)
     if path.is_dir():
-        files = sorted(
-            file
-            for file in path.rglob("*")
-            if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in file.relative_to(path).parts)
-        )
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
         return _split_by_file(spec, path, files)
     if path.is_file():
         content = _read_text(path)
@@ -91,6 +87,10 @@ def _load(spec: str, _place: str) -> Corpus:
         allowed=f"{STDLIB}, or the path of a text file or of a folder of text files",
         do=f"the nearest is {close[0]}" if close else "check the path",
     )
+
+
+def _hidden(relative: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
 
 
 def _stdlib_sources() -> list[Path]:
@@ -189,7 +189,7 @@ class Batches:
         for number in np.unique(epoch):
             order, offset = _epoch_order(self.seed, int(number), self.windows, self.seq_len)
             starts[epoch == number] = order[place[epoch == number]] * self.seq_len + offset
-        return self.tokens[starts[:, None] + np.arange(self.seq_len + 1)].astype(np.int64)
+        return _cut(self.tokens, starts, self.seq_len)
 
 
 @functools.lru_cache(maxsize=2)
@@ -216,4 +216,10 @@ def validation_sequences(corpus: Corpus, seq_len: int, tokens: int) -> NDArray[n
             do="ask for fewer --validation-tokens, or use a larger corpus",
         )
     starts = (np.arange(wanted) * there // wanted) * seq_len
-    return corpus.validation[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
+    return _cut(corpus.validation, starts, seq_len)
+
+
+def _cut(tokens: Bytes, starts: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
+    """Windows [len(starts), T + 1]: T inputs and the token after each."""
+    windows: NDArray[np.int64] = tokens[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
+    return windows

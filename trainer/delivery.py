@@ -82,7 +82,7 @@ class Delivery:
         return journal, self._delivered - before
 
     def _find_or_create(self, journal: Journal) -> Run:
-        """The MLflow run of this attempt: same run_id, config and start; others of the journal's directory are closed."""
+        """The MLflow run of this attempt: same run_id, config and start. Earlier ones are closed."""
         start = journal.start
         experiment_id = self._experiment(start["study"])
         began = _milliseconds(start["time"])

@@ -194,7 +194,8 @@ class _Run:
         """Run all steps and the validation; the state is ``finished`` or ``diverged``."""
         config = self.config
         restart_peak_memory()
-        steps_shown, seconds_shown = 0, 0.0
+        losses: list[float] = []  # since the last point of the curve
+        seconds_shown = 0.0
         for step in range(config.steps):
             begun = time.perf_counter()
             share = schedule(step, config.steps)
@@ -202,16 +203,17 @@ class _Run:
             loss = self.step(torch.from_numpy(self.batches.at(step)))
             self.seconds += time.perf_counter() - begun
             self.steps_done = step + 1
+            losses.append(loss)
             last = self.steps_done == config.steps
-            if last or self.steps_done % config.log_every == 0 or not math.isfinite(loss):
-                tokens = (self.steps_done - steps_shown) * config.batch_tokens
+            if step == 0 or last or self.steps_done % config.log_every == 0 or not math.isfinite(loss):
+                tokens = len(losses) * config.batch_tokens
                 values = {
-                    schema.METRIC_TRAIN_LOSS: loss,
+                    schema.METRIC_TRAIN_LOSS: sum(losses) / len(losses),
                     schema.METRIC_LEARNING_RATE: share * self.optimizer.param_groups[0]["peak"],
                     schema.METRIC_TOKENS_PER_SECOND: tokens / (self.seconds - seconds_shown),
                 }
                 record(self.steps_done, values)
-                steps_shown, seconds_shown = self.steps_done, self.seconds
+                losses, seconds_shown = [], self.seconds
             if not math.isfinite(loss):
                 return "diverged"
             if last or (config.validate_every and self.steps_done % config.validate_every == 0):
@@ -231,7 +233,7 @@ class _Run:
         value = loss.item()
         if math.isfinite(value):  # else the weights stay as they were when it happened
             self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            torch.autograd.backward(loss)
             self.optimizer.step()
         return value
 
@@ -256,7 +258,7 @@ def validation_loss(model: LoopedTransformer, sequences: Tensor) -> tuple[float,
             F.cross_entropy(model(part[:, :-1]).transpose(1, 2), part[:, 1:], reduction="none")
             .mean(dim=1, dtype=torch.float64)
             .numpy()
-            for part in sequences.split(at_once)
+            for part in torch.split(sequences, at_once)
         ]
     )
     error = per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)) if len(per_sequence) > 1 else math.nan
@@ -283,4 +285,3 @@ def _sigterm_raises() -> Iterator[None]:
 
 def _device_name() -> str:
     return f"cpu {platform.machine()}"
-

@@ -153,6 +153,12 @@ class RunOutcome:
     seconds: float
     error: str | None = None
 
+    def __str__(self) -> str:
+        if not self.trained:
+            return f"{self.run_id}: {self.state} before, skipped"
+        loss = f", loss {self.row['loss']:.4f}" if "loss" in self.row else ""
+        return f"{self.run_id}: {self.state}{loss}, {self.seconds:.1f} s" + (f"; {self.error}" if self.error else "")
+
 
 def run_plan(
     plan: Plan,
@@ -161,7 +167,6 @@ def run_plan(
     tracking_uri: str | None = None,
     limit: int | None = None,
     quiet: bool = False,
-    progress: Callable[[RunOutcome], None] | None = None,
 ) -> list[RunOutcome]:
     """Train the runs of a plan one after another into ``out/runs/``.
 
@@ -179,8 +184,6 @@ def run_plan(
         Train at most so many runs now.
     quiet : bool
         Show no progress on stderr.
-    progress : callable, optional
-        Told of every outcome.
 
     Returns
     -------
@@ -193,15 +196,17 @@ def run_plan(
     KeyboardInterrupt, SystemExit
         Ctrl-C or SIGTERM; the run in training ends as ``killed``, finished ones stay.
     """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit = {limit}", allowed="1 or more runs")
     tracking = Tracking(tracking_uri) if tracking_uri else None
     outcomes: list[RunOutcome] = []
-    for planned in plan.runs:
+    for number, planned in enumerate(plan.runs, start=1):
         if limit is not None and sum(outcome.trained for outcome in outcomes) >= limit:
             break
         outcome = _run(planned, plan.study, out, tracking, quiet)
         outcomes.append(outcome)
-        if progress:
-            progress(outcome)
+        if not quiet:
+            print(f"[{number}/{len(plan.runs)}] {outcome}", file=sys.stderr, flush=True)
     if tracking:
         for outcome in outcomes:
             if not outcome.trained or tracking.failed:  # finished earlier, or while the store was away
@@ -221,8 +226,9 @@ def _run(planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, 
     except JournalError:
         raise
     except Exception as error:
+        known = {name: value for name, value in planned.row.items() if name not in ("tokens", "flops")}
         text = f"{type(error).__name__}: {error}"
-        return RunOutcome(run_id, "failed", planned.row, run_dir, True, time.monotonic() - begun, text)
+        return RunOutcome(run_id, "failed", known, run_dir, True, time.monotonic() - begun, text)
     return RunOutcome(run_id, result.state, result.row, run_dir, result.trained, time.monotonic() - begun)
 
 

@@ -98,10 +98,12 @@ def what_it_tells(result: Fit) -> dict[str, Any]:
         f"{phi.mean():.2f} (90 % {q05:.2f} to {q95:.2f}); the prior's standard deviation of {prior.std():.2f} shrank "
         f"to {phi.std():.2f} ({kept:.0%}). "
     )
-    if q95 - q05 > 0.5:
-        sentence += "That is next to nothing: it tells neither a worthless recurrence from a useful one nor a "
-        sentence += "useful one from a unique block."
-    else:
-        sentence += "It holds for models of this size, depth and data and for this law with independent errors."
-    sentence += " One seed a design and seconds of training: this run shows that the chain works, not what phi is."
+    ends = {"a worthless recurrence (0)": 0.0, "the worth of a unique block (1)": 1.0}
+    open_ends = [name for name, value in ends.items() if q05 < value < q95]
+    sentence += f"That does not rule out {' or '.join(open_ends)}. " if open_ends else "That rules out 0 and 1. "
+    sentence += (
+        "The interval holds for this law with independent errors and for models of this size, depth and training; "
+        "one seed a design, untuned rates and the law's misfit are not in it. This run shows that the chain works, not "
+        "what phi is."
+    )
     return {"mean": float(phi.mean()), "q05": q05, "q95": q95, "sd_ratio": kept, "sentence": sentence}

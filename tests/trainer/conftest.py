@@ -1,0 +1,92 @@
+"""A tiny corpus and config, an MLflow database made once, and one finished run that several tests look at."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from bayeslaw import store
+
+WORDS = "loop the block again and again until the state has seen enough of it to say what comes next".split()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> str:
+    """A file of 60 kB whose words come in random order: soon learnt, never by heart."""
+    draw = random.Random(0)
+    path = tmp_path_factory.mktemp("corpus") / "words.txt"
+    path.write_text(" ".join(draw.choice(WORDS) for _ in range(13_000)))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def fields(corpus) -> dict:
+    """Config of a run of 24 steps, well below a second."""
+    return {
+        "d_model": 16,
+        "head_size": 8,
+        "recurrences": 2,
+        "prelude_layers": 1,
+        "shared_layers": 1,
+        "coda_layers": 0,
+        "seq_len": 16,
+        "batch_tokens": 128,
+        "tokens": 24 * 128,
+        "corpus": corpus,
+        "validation_tokens": 640,
+        "log_every": 6,
+        "validate_every": 12,
+    }
+
+
+@pytest.fixture(scope="session")
+def grid(fields) -> dict:
+    """Arguments of a grid of four such runs."""
+    same = ("head_size", "prelude_layers", "coda_layers", "seq_len", "batch_tokens", "corpus", "validation_tokens")
+    return {name: fields[name] for name in same} | {
+        "study": "grid",
+        "budgets": (3e7, 6e7),
+        "widths": (8, 16),
+        "recurrences": (2,),
+        "unrolled_layers": 2,
+        "min_steps": 2,
+    }
+
+
+@pytest.fixture(scope="session")
+def _finished(fields, tmp_path_factory) -> Path:
+    from trainer.config import TrainConfig
+    from trainer.loop import train
+
+    out = tmp_path_factory.mktemp("finished")
+    train(TrainConfig(**fields), out, study="tiny", quiet=True)
+    return out
+
+
+@pytest.fixture
+def finished(_finished, tmp_path) -> Path:
+    """Output folder with one finished run that MLflow has not heard of."""
+    return Path(shutil.copytree(_finished, tmp_path / "out"))
+
+
+@pytest.fixture(scope="session")
+def _empty_store(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    store.connect(f"sqlite:///{path}", create=True)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the copy lacks what stands in the -wal file
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def store_uri(_empty_store, tmp_path) -> str:
+    """An MLflow store without runs."""
+    path = tmp_path / "store" / "mlflow.db"
+    path.parent.mkdir()
+    shutil.copy(_empty_store, path)
+    return f"sqlite:///{path}"
