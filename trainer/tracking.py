@@ -6,6 +6,7 @@ when something is delivered.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -34,11 +35,10 @@ def connect(tracking_uri: str | None) -> MlflowClient:
     TrackingError
         mlflow is not installed, or the store cannot be used.
     """
+    if importlib.util.find_spec("mlflow") is None:
+        raise TrackingError("mlflow is not installed here", do="deliver from a machine that has it")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    try:
-        return store.connect(tracking_uri, create=True)
-    except ModuleNotFoundError as error:
-        raise TrackingError(f"{error.name} is not installed here", do="deliver from a machine that has it") from error
+    return store.connect(tracking_uri, create=True)
 
 
 class Tracking:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from bayeslaw.cli.lists import Integers
 from bayeslaw.cli.output import note, print_json, print_table
-from bayeslaw.errors import UsageError
 
 app = App(name="allocate", help="Recommend width, tokens and recurrences for a training budget.")
 
@@ -19,7 +19,7 @@ def allocate(
     /,
     *,
     flops: float,
-    recurrences: str | None = None,
+    recurrences: Annotated[list[int] | None, Integers] = None,
     recipe: str | None = None,
     family: str | None = None,
     flops_rule: Literal["6nd"] | None = None,
@@ -50,7 +50,7 @@ def allocate(
     result = recommend(
         Fit.load(fit),
         flops=flops,
-        recurrences=None if recurrences is None else parse_recurrences(recurrences),
+        recurrences=recurrences,
         recipe=recipe,
         family=family,
         flops_rule=flops_rule,
@@ -73,20 +73,3 @@ def allocate(
         )  # fmt: skip
     print_table(("r", "width*", "N*", "D*", "loss*", "train width", "tokens", "P(best)"), rows)
     print(result)
-
-
-def parse_recurrences(text: str) -> list[int]:
-    """Whole numbers of a comma-separated list.
-
-    Raises
-    ------
-    UsageError
-        An entry is no whole number of at least 1.
-    """
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise UsageError(f"--recurrences {text!r}", allowed="whole numbers from 1 on, such as 1,2,4,8")
-    return values

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from bayeslaw.cli.lists import Floats, Integers
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK
 from bayeslaw.plan import Plan, read_plan, write_plan
@@ -15,23 +16,22 @@ from bayeslaw.store import URI_VARIABLE
 
 app = App(name="sweep", help="Plan and run an iso-FLOP grid of runs.")
 
-Many = Parameter(consume_multiple=True, negative="")
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 
 
 @app.command(name="plan")
 def plan(
     *,
-    budgets: Annotated[list[float], Many],
-    widths: Annotated[list[int], Many],
-    recurrences: Annotated[list[int], Many],
+    budgets: Annotated[list[float], Floats],
+    widths: Annotated[list[int], Integers],
+    recurrences: Annotated[list[int], Integers],
     prelude_layers: int = 1,
     unrolled_layers: int = 4,
     coda_layers: int = 1,
     head_size: int = 16,
     seq_len: int = 64,
     batch_tokens: int = 512,
-    seeds: Annotated[list[int], Many] = [0],  # noqa: B006 (cyclopts shows the default; nothing changes it)
+    seeds: Annotated[list[int], Integers] = [0],  # noqa: B006 (cyclopts shows the default; nothing changes it)
     corpus: str = "stdlib",
     validation_tokens: int = 65_536,
     recipe: str = "baseline",

@@ -17,28 +17,34 @@ def _no_store_in_the_environment(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-@pytest.fixture
-def train(corpus, tmp_path):
-    """Command of a run of 24 steps."""
-    return [
-        "train", "--width-scale", "0.25", "--recurrences", "2", "--shared-layers", "1", "--coda-layers", "0",
-        "--head-size", "8", "--seq-len", "16", "--batch-tokens", "128", "--tokens", "3072", "--corpus", corpus,
-        "--validation-tokens", "640", "--out", str(tmp_path / "out"), "--study", "typed",
-    ]  # fmt: skip
+def command(verb, flags, **changes):
+    """The typed words: verb, then every flag with its value or values; None leaves a flag out."""
+    words = verb.split()
+    for name, value in (flags | changes).items():
+        if value is not None:
+            words += ["--" + name.replace("_", "-"), *str(value).split()]
+    return words
 
 
 @pytest.fixture
-def plan(corpus, tmp_path):
-    """Command of a plan of two runs."""
-    return [
-        "sweep", "plan", "--budgets", "3e7", "6e7", "--widths", "8", "--recurrences", "2", "--unrolled-layers", "2",
-        "--coda-layers", "0", "--head-size", "8", "--seq-len", "16", "--batch-tokens", "128", "--min-steps", "2",
-        "--corpus", corpus, "--validation-tokens", "640", "--study", "typed", "--out", str(tmp_path / "plan.json"),
-    ]  # fmt: skip
+def flags(corpus, tmp_path):
+    """Flags of a run of 48 steps."""
+    return {
+        "width_scale": 0.25, "recurrences": 2, "shared_layers": 1, "coda_layers": 0, "head_size": 8, "seq_len": 16,
+        "batch_tokens": 128, "tokens": 6144, "corpus": corpus, "validation_tokens": 640, "out": tmp_path / "out",
+        "study": "typed",
+    }  # fmt: skip
 
 
-def test_train_tracked(train, store_uri, capsys, tmp_path):
-    assert run([*train, "--tracking-uri", store_uri, "--json"]) == 0
+@pytest.fixture
+def plan_flags(flags, tmp_path):
+    """Flags of a plan of two runs."""
+    own = {"budgets": "1e9 2e9", "widths": 24, "unrolled_layers": 2, "out": tmp_path / "plan.json"}
+    return {name: flags[name] for name in flags if name not in ("width_scale", "shared_layers", "tokens")} | own
+
+
+def test_train_tracked(flags, store_uri, capsys, tmp_path):
+    assert run([*command("train", flags, tracking_uri=store_uri), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["schema_version"] == 1
     (path,) = find_journals(tmp_path / "out")
@@ -49,66 +55,67 @@ def test_train_tracked(train, store_uri, capsys, tmp_path):
     assert list(tracked.runs["loss"]) == [answer["run"]["loss"]]
 
 
-def test_train_without_a_store_then_again(train, capsys):
-    assert run(train) == 0
+def test_train_without_a_store_then_again(flags, capsys):
+    assert run(command("train", flags)) == 0
     printed = capsys.readouterr()
     assert "nats/token" in printed.out
     assert "bayeslaw runs sync" in printed.err
-    assert run(train) == 0
+    assert run(command("train", flags)) == 0
     again = capsys.readouterr()
     assert again.out == printed.out
     assert "trained before" in again.err
 
 
-def test_a_run_that_diverges_exits_1(train, monkeypatch, capsys):
+def test_a_run_that_diverges_exits_1(flags, monkeypatch, capsys):
     monkeypatch.setattr("trainer.config.MATRIX_RATE", 1e38)
-    assert run(train) == 1
+    assert run(command("train", flags)) == 1
     printed = capsys.readouterr()
     assert "diverged" in printed.out
     assert "no number any more" in printed.err
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "named"),
+    ("changes", "named"),
     [
-        (["--d-model", "16"], 2, "--d-model 16 and --width-scale 0.25"),
-        (["--width-scale", "0.3"], 2, "the nearest is --d-model 19"),
-        (["--head-size", "6"], 2, "the nearest is 18"),
-        (["--corpus", "stdlb"], 2, "the nearest is stdlib"),
-        (["--seq-len", "1024", "--batch-tokens", "1024", "--validation-tokens", "10240"], 2, "held-out tokens"),
-        (["--budget", "1e9"], 2, "one of the two"),
-        (["--recurences", "2"], 2, "--recurrences"),
-        (["--tokens", "many"], 2, "many"),
+        ({"d_model": 16}, "--d-model 16 and --width-scale 0.25"),
+        ({"width_scale": None}, "--d-model None and --width-scale None"),
+        ({"width_scale": 0.3}, "the nearest is --d-model 19"),
+        ({"head_size": 6}, "the nearest is 18"),
+        ({"corpus": "stdlb"}, "the nearest is stdlib"),
+        ({"seq_len": 1024, "batch_tokens": 1024, "validation_tokens": 10240}, "held-out tokens"),
+        ({"budget": 1e9}, "one of the two"),
+        ({"recurences": 2}, "--recurrences"),
+        ({"tokens": "many"}, "many"),
     ],
 )
-def test_flags_that_cannot_be_meant(train, capsys, flags, code, named):
-    assert run([*train, *flags]) == code
+def test_flags_that_cannot_be_meant(flags, capsys, changes, named):
+    assert run(command("train", flags, **changes)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert named in printed.err
 
 
-def test_a_folder_that_cannot_be_written(train, plan, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written(flags, plan_flags, tmp_path, capsys):
     (tmp_path / "file").touch()
     below = str(tmp_path / "file" / "out")
-    assert run([*train, "--out", below]) == 1
+    assert run(command("train", flags, out=below)) == 1
     assert "cannot write the run directory" in capsys.readouterr().err
-    assert run([*plan, "--out", f"{below}/plan.json"]) == 1
-    assert "cannot write the plan" in capsys.readouterr().err
-    assert run(plan) == 0
+    assert run(command("sweep plan", plan_flags, out=f"{below}/plan.json")) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert run(command("sweep plan", plan_flags)) == 0
     assert run(["sweep", "run", str(tmp_path / "plan.json"), "--out", below]) == 1
     assert "choose another output folder with --out" in capsys.readouterr().err
 
 
-def test_sweep(plan, tmp_path, capsys):
+def test_sweep(plan_flags, tmp_path, capsys):
     file, out = str(tmp_path / "plan.json"), str(tmp_path / "out")
-    assert run([*plan, "--json"]) == 0
+    assert run([*command("sweep plan", plan_flags), "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["study"] == "typed"
     assert planned["flops"] == pytest.approx(sum(entry["flops"] for entry in planned["runs"]))
     assert {"n_unique", "tokens", "flops_per_token", "flops", "config"} <= set(planned["runs"][0])
-    assert run(plan) == 0
-    assert "2 runs, 9.0" in capsys.readouterr().out
+    assert run(command("sweep plan", plan_flags)) == 0
+    assert "2 runs, 2.988e+09 FLOPs" in capsys.readouterr().out
 
     assert run(["sweep", "run", file, "--out", out, "--limit", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -119,12 +126,12 @@ def test_sweep(plan, tmp_path, capsys):
     assert f"bayeslaw runs sync {out}" in printed.err
 
 
-def test_ctrl_c_in_a_sweep(plan, tmp_path, monkeypatch, capsys):
-    assert run(plan) == 0
+def test_ctrl_c_in_a_sweep(plan_flags, tmp_path, monkeypatch, capsys):
+    assert run(command("sweep plan", plan_flags)) == 0
     step = loop._Run.step
 
     def interrupted(self, tokens):
-        if self.config.budget == 6e7 and self.steps_done == 2:
+        if self.config.budget == 2e9 and self.steps_done == 2:
             raise KeyboardInterrupt
         return step(self, tokens)
 
@@ -134,8 +141,8 @@ def test_ctrl_c_in_a_sweep(plan, tmp_path, monkeypatch, capsys):
     assert [read_journal(path).state for path in find_journals(tmp_path / "out")] == ["finished", "killed"]
 
 
-def test_a_run_that_fails_exits_1(plan, tmp_path, monkeypatch, capsys):
-    assert run(plan) == 0
+def test_a_run_that_fails_exits_1(plan_flags, tmp_path, monkeypatch, capsys):
+    assert run(command("sweep plan", plan_flags)) == 0
 
     def fail(self, tokens):
         raise MemoryError("no room")

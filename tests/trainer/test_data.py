@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -46,7 +48,7 @@ def test_the_split_knows_neither_place_nor_neighbours(tmp_path):
 
 def test_a_single_file_is_cut_at_its_end(corpus):
     loaded = load_corpus(corpus)
-    content = open(corpus, "rb").read()
+    content = Path(corpus).read_bytes()
     assert loaded.train.tobytes() + loaded.validation.tobytes() == content
     assert len(loaded.validation) == len(content) // 20
     assert load_corpus(corpus) is loaded  # read once a process

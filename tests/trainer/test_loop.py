@@ -82,12 +82,12 @@ def test_what_the_journal_holds(fields, finished):
     row = journal.row
     assert set(row) == set(COLUMNS) - {"source", "loss_unit"}
     assert row["state"] == "finished"
-    assert row["tokens"] == 24 * 128
+    assert row["tokens"] == 48 * 128
     assert row["epochs"] == row["tokens"] / len(load_corpus(fields["corpus"]).train)
     assert row["flops"] == row["budget"] == float(row["tokens"]) * row["flops_per_token"]
     assert 1e7 < row["peak_memory"] < 1e11
     assert row["tokens_per_second"] > 0
-    assert [record["step"] for record in journal.metrics] == [1, 6, 12, 12, 18, 24, 24]
+    assert [record["step"] for record in journal.metrics] == [1, 12, 24, 24, 36, 48, 48]
     assert curve(journal, METRIC_VAL_LOSS)[-1] == row["loss"]
     rates = curve(journal, "train/learning_rate")
     assert rates[0] == config.matrix_rate
@@ -126,7 +126,7 @@ def test_a_loss_that_is_no_number_ends_the_run(fields, tmp_path):
     journal = only_journal(tmp_path)
     assert result.state == journal.state == "diverged"
     assert "loss" not in journal.row
-    assert journal.row["tokens"] < 24 * 128
+    assert journal.row["tokens"] < 48 * 128
     assert math.isnan(curve(journal, METRIC_TRAIN_LOSS)[-1])
 
 
@@ -225,7 +225,7 @@ def test_plain_progress(fields, tmp_path, monkeypatch, capsys):
     assert printed.out == ""
     lines = printed.err.splitlines()
     assert len(lines) == 5
-    assert "step 24/24" in lines[-1]
+    assert "step 48/48" in lines[-1]
     assert "tokens/s" in lines[-1]
     monkeypatch.setattr("trainer.progress.LINE_SECONDS", 3600.0)
     loop.train(TrainConfig(**fields), tmp_path / "rarely")

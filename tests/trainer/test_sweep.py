@@ -52,7 +52,7 @@ def test_a_grid_is_every_cell_with_its_cost(grid):
         assert row["flops"] == pytest.approx(row["budget"], rel=0.1)
         assert row["tokens"] % grid["batch_tokens"] == 0
         assert run.config["corpus_digest"]
-    assert plan.flops == pytest.approx(16 * 4.5e7, rel=0.05)
+    assert plan.flops == pytest.approx(16 * 1.5e9, rel=0.05)
     budgets = [run.row["budget"] for run in plan.runs]
     assert budgets == sorted(budgets)
 
@@ -62,7 +62,7 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
     told = []
     plan = plan_grid(**{**grid, "min_steps": steps[1]}, left_out=told.append)
     assert len(plan.runs) == 3
-    assert told == [f"left out: baseline/2/0.25/3e+07/0 would have {steps[0]} steps, fewer than {steps[1]}"]
+    assert told == [f"left out: baseline/2/0.375/1e+09/0 would have {steps[0]} steps, fewer than {steps[1]}"]
     with pytest.raises(UsageError, match="no cell of the grid has 10000 optimiser steps"):
         plan_grid(**{**grid, "min_steps": 10_000}, left_out=told.append)
 
@@ -73,8 +73,8 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
         ({"recurrences": (3,)}, "recurrences = 3 with 2 unrolled layers\n  allowed: 1, 2 .*\n  next: the nearest is 2"),
         ({"recurrences": (0,)}, "recurrences = 0"),
         ({"widths": ()}, r"widths = \[\]"),
-        ({"widths": (8, 8)}, "each once"),
-        ({"widths": (8, 12)}, "d_model = 12 with head_size = 8"),
+        ({"widths": (16, 16)}, "each once"),
+        ({"widths": (16, 12)}, "d_model = 12 with head_size = 8"),
         ({"budgets": (-1.0,)}, "budget = -1"),
         ({"corpus": "stdlb"}, "corpus 'stdlb'"),
         ({"tokens": 256}, "budgets only"),
@@ -137,7 +137,7 @@ def test_a_run_that_fails_does_not_stop_the_others(plan, tmp_path, monkeypatch, 
 
 
 def test_runs_that_diverge_are_not_repeated(grid, tmp_path):
-    plan = plan_grid(**{**grid, "widths": (8,), "budgets": (3e7,)}, matrix_rate=1e38)
+    plan = plan_grid(**{**grid, "widths": (16,), "budgets": (1e9,)}, matrix_rate=1e38)
     assert run_plan(plan, tmp_path, quiet=True)[0].state == "diverged"
     again = run_plan(plan, tmp_path, quiet=True)
     assert [(outcome.state, outcome.trained) for outcome in again] == [("diverged", False)]

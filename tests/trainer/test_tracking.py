@@ -47,7 +47,7 @@ def expected_histories(journal):
         for name, value in record["values"].items():
             points.setdefault(name, []).append((record["step"], int(record["time"] * 1000), repr(value)))
     for name, value in journal.end["row"].items():
-        points[name] = [(24, int(journal.end["time"] * 1000), repr(float(value)))]
+        points[name] = [(48, int(journal.end["time"] * 1000), repr(float(value)))]
     return {name: sorted(values) for name, values in points.items()}
 
 
@@ -194,15 +194,15 @@ def test_followed_while_it_goes_on(fields, store_uri, tmp_path, monkeypatch):
     step = loop._Run.step
 
     def look(self, tokens):
-        if self.steps_done == 13:
+        if self.steps_done == 25:
             (run,) = runs_in(store_uri)
             seen.append((run.info.status, run.data.tags[schema.TAG_STATE], run.data.tags[schema.TAG_DELIVERED]))
-            assert max(p[0] for p in histories(store_uri, run)[schema.METRIC_TRAIN_LOSS]) == 12
+            assert max(p[0] for p in histories(store_uri, run)[schema.METRIC_TRAIN_LOSS]) == 24
         return step(self, tokens)
 
     monkeypatch.setattr(loop._Run, "step", look)
     loop.train(TrainConfig(**fields), tmp_path, study="tiny", tracking=Tracking(store_uri), quiet=True)
-    assert seen == [("RUNNING", "running", "5")]  # start, steps 1, 6, 12, validation
+    assert seen == [("RUNNING", "running", "5")]  # start, steps 1, 12, 24, validation
     (run,) = runs_in(store_uri)
     assert run.info.status == "FINISHED"
     assert histories(store_uri, run) == expected_histories(journal_of(tmp_path))
