@@ -190,6 +190,8 @@ def _check_values(rows: Rows, runs: pd.DataFrame) -> None:
             rows.refuse(name, part, f"is {{}}, no whole number: {in_full}".rstrip(": "), do=_in_full(name))
             rows.refuse(name, (values < 0) & (name != "seed"), "is {}", allowed="0 or more")
             rows.refuse(name, abs(values) >= _LARGEST_INT, "is {}", allowed="whole numbers below 2^53")
+    if rows.unit == "run":
+        return  # MLflow and journals hold what a program counted, not what a person wrote in millions
     if "tokens" in runs:
         few = (runs["tokens"] < TOO_FEW).to_numpy()
         rows.refuse("tokens", few, "is {}: are these billions?", allowed=f"{TOO_FEW} or more", do=_in_full("tokens"))

@@ -1,8 +1,10 @@
-"""Fits that several tests look at, made once a session."""
+"""Fits and an empty MLflow store that several tests use, made once a session."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,25 @@ def plain_fit(plain_table):
     from bayeslaw.fit import fit
 
     return fit(plain_table)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory) -> Path:
+    """An MLflow database without runs: making one takes seconds, copying it nothing."""
+    from bayeslaw import store
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    store.connect(f"sqlite:///{path}", create=True)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the copy lacks what stands in the -wal file
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def store_uri(empty_store, tmp_path) -> str:
+    """An MLflow store without runs."""
+    path = tmp_path / "store" / "mlflow.db"
+    path.parent.mkdir()
+    shutil.copy(empty_store, path)
+    return f"sqlite:///{path}"

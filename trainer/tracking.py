@@ -7,7 +7,6 @@ when something is delivered.
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -37,7 +36,6 @@ def connect(tracking_uri: str | None) -> MlflowClient:
     """
     if importlib.util.find_spec("mlflow") is None:
         raise TrackingError("mlflow is not installed here", do="deliver from a machine that has it")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     return store.connect(tracking_uri, create=True)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from bayeslaw.cli.output import note, own, print_json, print_table
-from bayeslaw.errors import UsageError
+from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 app = App(name="runs", help="List the runs of a source, or deliver journals to MLflow.")
 
@@ -77,7 +77,7 @@ def sync(
     *,
     tracking_uri: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
-) -> None:
+) -> int:
     """Deliver the run journals in and below a folder to MLflow; what is there already is not sent again.
 
     Parameters
@@ -94,8 +94,12 @@ def sync(
     results = own("trainer.tracking").sync(folder, tracking_uri=tracking_uri)
     rows = [dataclasses.asdict(result) for result in results]
     if json:
-        print_json({"runs": rows})
-        return
-    if rows:
-        print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
-    note(f"{len(rows)} journals in and below {folder}")
+        print_json({"runs": [{**row, "path": str(row["path"])} for row in rows]})
+    else:
+        header = ("run_id", "state", "records", "delivered")
+        print_table(header, [[str(row[name]) for name in header] for row in rows])
+    failed = [result for result in results if result.error]
+    for result in failed:
+        note(f"error: {result.path}: {result.error}")
+    note(f"{len(results) - len(failed)} of {len(results)} journals in and below {folder} are in MLflow")
+    return EXIT_FAILURE if failed else EXIT_OK

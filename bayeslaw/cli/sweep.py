@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from bayeslaw.cli.lists import Floats, Integers
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK
 from bayeslaw.plan import Plan, read_plan, write_plan
-from bayeslaw.store import URI_VARIABLE
+from bayeslaw.store import resolve_uri
 
 app = App(name="sweep", help="Plan and run an iso-FLOP grid of runs.")
 
@@ -142,7 +141,8 @@ def run(
     out
         Output folder.
     tracking_uri
-        MLflow store; MLFLOW_TRACKING_URI by default, and the journals alone without either.
+        MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db. Where mlflow is missing, or the store away,
+        the journals are kept for `bayeslaw runs sync`.
     limit
         Train at most so many runs now.
     as_json
@@ -150,10 +150,7 @@ def run(
     """
     planned = read_plan(plan)
     trainer_sweep = own("trainer.sweep")
-    uri = tracking_uri or os.environ.get(URI_VARIABLE)
-    outcomes = trainer_sweep.run_plan(planned, out, tracking_uri=uri, limit=limit)
-    if not uri:
-        note(f"journals only: deliver them to MLflow with `bayeslaw runs sync {out}`")
+    outcomes = trainer_sweep.run_plan(planned, out, tracking_uri=resolve_uri(tracking_uri), limit=limit)
     bad = [outcome for outcome in outcomes if outcome.state != "finished"]
     if as_json:
         runs = [{**o.row, "state": o.state, "trained": o.trained, "error": o.error} for o in outcomes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,6 @@ from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from bayeslaw.journal import FILE_NAME
-from bayeslaw.store import URI_VARIABLE
 
 app = App(name="train", help="Train one looped language model.")
 
@@ -85,7 +83,8 @@ def train(
     out
         Output folder.
     tracking_uri
-        MLflow store; MLFLOW_TRACKING_URI by default, and the journal alone without either.
+        MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db. Where mlflow is missing, or the store away,
+        the journal is kept for `bayeslaw runs sync`.
     as_json
         Print one JSON object.
     """
@@ -108,15 +107,11 @@ def train(
         backprop_recurrences=backprop_recurrences,
         seed=seed,
     )
-    uri = tracking_uri or os.environ.get(URI_VARIABLE)
-    tracking = tracking_module.Tracking(uri) if uri else None
+    tracking = tracking_module.Tracking(tracking_uri)
     result = trainer_loop.train(config, out, study=study, tracking=tracking)
     if not result.trained:
         note(f"trained before with this config; its journal is in {result.run_dir}")
-        if tracking:
-            tracking.deliver(result.run_dir / FILE_NAME)
-    elif not uri:
-        note(f"journal only: deliver it to MLflow with `bayeslaw runs sync {out}`")
+        tracking.deliver(result.run_dir / FILE_NAME)
     _print(result.row, result.run_dir, as_json)
     if result.state == "finished":
         return EXIT_OK

@@ -1,8 +1,6 @@
 import json
 import math
-import shutil
 import socket
-import sqlite3
 
 import pandas as pd
 import pytest
@@ -193,23 +191,9 @@ def test_folders_without_usable_journals(tmp_path):
 # MLflow
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory):
-    """An MLflow database without runs: its tables take seconds, so it is made once and copied."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    client = store.connect(f"sqlite:///{path}", create=True)
-    client.create_experiment("other study", artifact_location=str(path.parent))
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the copy lacks what stands in the -wal file
-    connection.close()
-    return path
-
-
 @pytest.fixture
-def mlflow_store(empty_store, tmp_path):
-    path = tmp_path / "mlflow.db"
-    shutil.copy(empty_store, path)
-    return Store(f"sqlite:///{path}", tmp_path)
+def mlflow_store(store_uri, tmp_path):
+    return Store(store_uri, tmp_path)
 
 
 class Store:
@@ -218,6 +202,7 @@ class Store:
     def __init__(self, uri, folder):
         self.uri = uri
         self.client = store.connect(uri)
+        self.client.create_experiment("other study", artifact_location=str(folder))
         self.study = self.client.create_experiment("study", artifact_location=str(folder))
 
     def log(self, index=0, *, status="FINISHED", tags=(), params=None, **changes):

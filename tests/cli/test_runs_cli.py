@@ -1,8 +1,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 
@@ -112,31 +110,6 @@ def test_errors(bayeslaw, arguments, code, named):
     assert got == code
     assert named in err
     assert out == ""
-
-
-@dataclass(frozen=True)
-class Delivered:
-    run_id: str
-    records: int
-
-
-def test_sync_delivers_a_folder(bayeslaw, tmp_path, monkeypatch):
-    asked = []
-
-    def sync(folder, *, tracking_uri, progress=None):
-        asked.append((folder, tracking_uri))
-        return [Delivered("a", 12), Delivered("b", 0)]
-
-    monkeypatch.setattr("bayeslaw.cli.runs.own", lambda package: SimpleNamespace(sync=sync))
-    code, out, err = bayeslaw("runs", "sync", tmp_path, "--tracking-uri", "sqlite:///x.db")
-    assert code == 0
-    assert asked == [(tmp_path, "sqlite:///x.db")]
-    assert out.split() == ["run_id", "records", "a", "12", "b", "0"]
-    assert "2 journals" in err
-    code, out, _ = bayeslaw("runs", "sync", tmp_path, "--json")
-    assert code == 0
-    assert asked[1] == (tmp_path, None)
-    assert json.loads(out)["runs"] == [{"run_id": "a", "records": 12}, {"run_id": "b", "records": 0}]
 
 
 def test_help_loads_nothing_heavy():

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
-
-from bayeslaw import store
 
 WORDS = ("loop", "the", "block", "again", "until", "state", "has", "seen", "enough", "of", "it", "to", "say", "next")
 
@@ -71,22 +68,3 @@ def _finished(fields, tmp_path_factory) -> Path:
 def finished(_finished, tmp_path) -> Path:
     """Output folder with one finished run that MLflow has not heard of."""
     return Path(shutil.copytree(_finished, tmp_path / "out"))
-
-
-@pytest.fixture(scope="session")
-def _empty_store(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    store.connect(f"sqlite:///{path}", create=True)
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the copy lacks what stands in the -wal file
-    connection.close()
-    return path
-
-
-@pytest.fixture
-def store_uri(_empty_store, tmp_path) -> str:
-    """An MLflow store without runs."""
-    path = tmp_path / "store" / "mlflow.db"
-    path.parent.mkdir()
-    shutil.copy(_empty_store, path)
-    return f"sqlite:///{path}"

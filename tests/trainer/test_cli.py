@@ -13,8 +13,8 @@ from trainer import loop
 
 
 @pytest.fixture(autouse=True)
-def _no_store_in_the_environment(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def _store_in_the_environment(monkeypatch, store_uri):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
 
 
 def command(verb, flags, **changes):
@@ -44,7 +44,7 @@ def plan_flags(flags, tmp_path):
 
 
 def test_train_tracked(flags, store_uri, capsys, tmp_path):
-    assert run([*command("train", flags, tracking_uri=store_uri), "--json"]) == 0
+    assert run([*command("train", flags), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["schema_version"] == 1
     (path,) = find_journals(tmp_path / "out")
@@ -55,7 +55,8 @@ def test_train_tracked(flags, store_uri, capsys, tmp_path):
     assert list(tracked.runs["loss"]) == [answer["run"]["loss"]]
 
 
-def test_train_without_a_store_then_again(flags, capsys):
+def test_train_while_the_store_is_away_then_again(flags, capsys):
+    flags |= {"tracking_uri": "http://127.0.0.1:9"}
     assert run(command("train", flags)) == 0
     printed = capsys.readouterr()
     assert "nats/token" in printed.out
@@ -121,9 +122,27 @@ def test_sweep(plan_flags, tmp_path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert (answer["planned"], len(answer["runs"])) == (2, 1)
     assert run(["sweep", "run", file, "--out", out]) == 0
-    printed = capsys.readouterr()
-    assert "2 of 2 runs are finished, 1 since before; 0 went wrong" in printed.out
-    assert f"bayeslaw runs sync {out}" in printed.err
+    assert "2 of 2 runs are finished, 1 since before; 0 went wrong" in capsys.readouterr().out
+    assert len(load_runs("mlflow:typed").runs) == 2
+
+
+def test_sync(finished, capsys):
+    """Delivered once whatever happens twice; a damaged journal is named, and the others go on."""
+    damaged = finished / "runs" / "damaged" / "journal.jsonl"
+    damaged.parent.mkdir()
+    damaged.write_text("no journal\nat all\n")
+    for new in (True, False):
+        assert run(["runs", "sync", str(finished), "--json"]) == 1
+        printed = capsys.readouterr()
+        good, bad = sorted(json.loads(printed.out)["runs"], key=lambda row: bool(row["error"]))
+        assert good["state"] == "finished"
+        assert (good["delivered"] == good["records"] > 0) if new else (good["delivered"] == 0)
+        assert bad["path"] == str(damaged)
+        assert str(damaged) in printed.err
+        assert "1 of 2 journals" in printed.err
+    damaged.unlink()
+    assert run(["runs", "sync", str(finished)]) == 0
+    assert len(load_runs("mlflow:tiny").runs) == 1
 
 
 def test_ctrl_c_in_a_sweep(plan_flags, tmp_path, monkeypatch, capsys):
