@@ -1,5 +1,5 @@
 # Two commands do everything, set-up included: `make demo` and `make test`.
-.PHONY: demo test test-slow check lock benchmark clean
+.PHONY: help demo test test-slow check lock benchmark
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -27,10 +27,10 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/posterior.py
 
+# Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
 lock: .venv/ready
 	uv lock --upgrade
 	uv export --format requirements-txt --no-header --no-emit-project --all-extras -o requirements.lock

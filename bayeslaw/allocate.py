@@ -13,11 +13,14 @@ from bayeslaw.architecture import WIDTH_UNIT, Family, split_parameters
 from bayeslaw.errors import UsageError
 from bayeslaw.fit import Fit
 from bayeslaw.frontier import Optimum, optimum, plain_axis, size_axis
-from bayeslaw.predict import family_of, interval, law_loss
+from bayeslaw.predict import family_of, interval, largest_budget, law_loss
 
 Array = NDArray[np.float64]
 
 FLOPS_RULES = ("6nd",)
+
+MOST_FLOPS = 1e30
+"""Beyond any computer: a larger budget is a slip of the pen."""
 
 CANDIDATES = 100
 """Sizes tried for the trainable configuration, evenly on a log scale over the posterior of the optimum."""
@@ -143,8 +146,10 @@ def allocate(
     flops_rule : "6nd", optional
         Count C = 6 N D, for runs without an architecture (r = 1 only).
     """
-    if not (np.isfinite(flops) and flops > 0):
-        raise UsageError(f"--flops {flops}", allowed="a finite number above 0, such as 2.15e19")
+    if not 0 < flops <= MOST_FLOPS:
+        raise UsageError(f"--flops {flops}", allowed=f"above 0 and at most {MOST_FLOPS:g}, such as 2.15e19")
+    if family is not None and flops_rule is not None:
+        raise UsageError(f"--family {family} with --flops-rule {flops_rule}", allowed="one of the two")
     recipe = fit.choose_recipe(recipe)
     draws = fit.draws(recipe)
     trained = sorted({int(r) for r in fit.runs["recurrences"] if r == int(r)})
@@ -158,11 +163,10 @@ def allocate(
                 f"--flops-rule 6nd with r = {chosen}", allowed="r = 1", do="use --family for looped models"
             )
         found = [_plain_option(draws, flops)]
-        spent = float((6.0 * fit.runs["n_unique"] * fit.runs["tokens"].astype(float)).max())
     else:
         members = family_of(fit, family, recipe=recipe)
         found = [_option(fit, draws, flops, r, members) for r in chosen]
-        spent = float(fit.runs["flops"].max()) if "flops" in fit.runs else np.nan
+    spent = largest_budget(fit)
     if flops > 1.05 * spent:
         notes.append(f"the budget is {flops / spent:.1f} times the largest trained one: an extrapolation")
     notes += [

@@ -12,10 +12,7 @@ import xarray as xr
 
 from bayeslaw.fit import Fit
 from bayeslaw.law import PARAMETERS
-
-MAX_R_HAT = 1.01
-MIN_ESS = 400.0
-"""Bulk and tail: 100 a chain at the usual four, the least that R-hat and quantiles can be trusted at."""
+from bayeslaw.sampling import MAX_R_HAT, MIN_ESS
 
 NOT_IDENTIFIED = math.sqrt(0.5)
 """Ratio of posterior to prior sd from which on the prior carries more of the information than the data."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -33,10 +32,13 @@ Array = NDArray[np.float64]
 LAWS = ("additive",)
 NOISES = ("iid",)
 OUTLIERS = ("gaussian", "student")
-SMALL_STEPS = 0.99
-"""Acceptance rate of the second try after divergences."""
-
 PRIOR_DRAWS = 2000
+
+GROUPS = (
+    "posterior", "prior", "sample_stats", "log_likelihood", "posterior_predictive", "prior_predictive", "observed_data",
+    "constant_data",
+)  # fmt: skip
+"""Groups of a fit's DataTree."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,7 @@ class Spec:
         Kept and warm-up draws per chain, number of chains, random seed.
     target_accept : float
         Acceptance rate that the step size aims at. Below .95 tables of few noisy runs, whose posterior is far from
-        normal in any coordinates, give divergences; tables of a hundred runs lose a third of their speed by it. A
-        sample with divergences is drawn again, once, at `SMALL_STEPS`.
+        normal in any coordinates, give divergences; tables of a hundred runs lose a third of their speed by it.
     """
 
     law: str = "additive"
@@ -166,7 +167,10 @@ class Fit:
             record = json.loads(tree.attrs["record"])
             runs = _as_frame(tree["run_table"].to_dataset())
             spec = Spec(**record["spec"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            missing = [name for name in GROUPS if name not in tree.children]
+            if missing:
+                raise ValueError(f"no group {', '.join(missing)}")
+        except Exception as error:  # whatever the HDF5 library makes of a damaged file
             raise FitError(f"{path} is not a fit ({type(error).__name__}: {error})", do=advice) from error
         if record["schema_version"] != SCHEMA_VERSION:
             raise FitError(
@@ -229,26 +233,25 @@ def fit(
             do="add runs, or pass --allow-prior-dominated to see what the prior makes of them",
         )
 
-    started = time.perf_counter()
+    seconds: dict[str, float] = {}
+    last = time.perf_counter()
+
+    def timed(stage: str) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        seconds[stage] = now - last
+        last = now
+
     progress("loading PyMC")
-    import nutpie
+    from bayeslaw import model, sampling
 
-    from bayeslaw import model
-
-    imported = time.perf_counter()
-    progress("compiling the model")
+    timed("import")
     whitening = penalised(inputs, priors)
-    built = model.build(inputs, priors, outliers=outliers, whitening=whitening)
-    start = {"theta": from_local(whitening.mean, xp=np), "sigma": whitening.sigma}
-    compiled = nutpie.compile_pymc_model(built, initial_points=start)
-    ready = time.perf_counter()
-    progress(f"sampling {chains} chains of {draws} draws")
-    sampled = _sample(nutpie, compiled, spec, spec.target_accept)
-    divergences = int(sampled["sample_stats"]["diverging"].sum())
-    if divergences and spec.target_accept < SMALL_STEPS:
-        progress(f"{divergences} divergences: sampling again with smaller steps")
-        sampled = _sample(nutpie, compiled, spec, SMALL_STEPS)
-    finished = time.perf_counter()
+    sampled = sampling.sample(
+        model.build(inputs, priors, outliers=outliers, whitening=whitening),
+        start={"theta": from_local(whitening.mean, xp=np), "sigma": whitening.sigma},
+        draws=draws, tune=tune, chains=chains, target_accept=target_accept, seed=seed, progress=progress, timed=timed,
+    )  # fmt: skip
 
     rng = np.random.default_rng(seed)
     posterior = natural_parameters(sampled["posterior"].to_dataset(), inputs)
@@ -276,7 +279,7 @@ def fit(
         "priors": priors.as_dict(),
         "centre": dict(zip(("n_eff", "tokens"), inputs.centre, strict=True)),
         "versions": versions(),
-        "seconds": {"import": imported - started, "compile": ready - imported, "sample": finished - ready},
+        "seconds": seconds,
         "excluded": table.excluded.to_dict("records"),
         "notes": list(table.notes),
     }
@@ -289,21 +292,6 @@ def versions() -> dict[str, str]:
     """Versions of what computed a fit."""
     packages = ("bayeslaw", "numpy", "pandas", "xarray", "pymc", "pytensor", "nutpie", "numba", "arviz")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def _sample(nutpie: Any, compiled: Any, spec: Spec, target_accept: float) -> xr.DataTree:
-    """Run the sampler in the background, so that Ctrl-C ends it at once instead of passing for a finished sample."""
-    sampler = nutpie.sample(
-        compiled, draws=spec.draws, tune=spec.tune, chains=spec.chains, cores=min(spec.chains, os.cpu_count() or 1),
-        target_accept=target_accept, seed=spec.seed, adaptation="low_rank",
-        save_warmup=False, progress_bar=False, blocking=False,
-    )  # fmt: skip
-    try:
-        tree: xr.DataTree = sampler.wait()
-    except BaseException:
-        sampler.cancel()
-        raise
-    return tree
 
 
 def _prior_dataset(priors: Priors, inputs: Inputs, rng: np.random.Generator) -> xr.Dataset:

@@ -25,6 +25,13 @@ from bayeslaw.schema import SCHEMA_VERSION
 
 FILE_NAME = "journal.jsonl"
 
+_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "start": {"time": (int, float), "study": str, "config": dict, "config_hash": str, "versions": dict, "row": dict},
+    "metrics": {"time": (int, float), "step": int, "values": dict},
+    "end": {"time": (int, float), "state": str, "row": dict},
+}
+"""The events, and what a record of each must hold."""
+
 
 @dataclass(frozen=True)
 class Journal:
@@ -152,7 +159,7 @@ def read_journal(path: Path) -> Journal:
     Raises
     ------
     JournalError
-        The file is missing, is no journal, or is damaged before its last line.
+        The file is missing, is no journal, is damaged before its last line, or holds a line that is no record.
     """
     path = path / FILE_NAME if path.is_dir() else path
     try:
@@ -163,14 +170,35 @@ def read_journal(path: Path) -> Journal:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
-            raise JournalError(f"{path}, line {number}: not a journal record ({error.msg})") from error
+            raise _no_record(path, number, str(error)) from error
         records.append(record)
     if not records or not isinstance(records[0], dict) or records[0].get("event") != "start":
         raise JournalError(f"{path} has no start record", do="point at a folder that `bayeslaw train` or a sweep wrote")
+    for number, record in enumerate(records, start=1):
+        if fault := _fault(record):
+            raise _no_record(path, number, fault)
     return Journal(path, tuple(records))
+
+
+def _fault(record: Any) -> str | None:
+    """What keeps the JSON value of a line from being a record; None when it is one."""
+    if not isinstance(record, dict):
+        return f"a JSON {type(record).__name__}, not an object"
+    event = record.get("event")
+    if not isinstance(event, str) or event not in _FIELDS:
+        return f"event {event!r}, not one of {', '.join(_FIELDS)}"
+    wrong = [name for name, kind in _FIELDS[event].items() if not isinstance(record.get(name), kind)]
+    return f"{event} without a usable {', '.join(wrong)}" if wrong else None
+
+
+def _no_record(path: Path, number: int, fault: str) -> JournalError:
+    return JournalError(
+        f"{path}, line {number}: damaged journal, no record ({fault})",
+        do="take that line out, or train the run again",
+    )
 
 
 def find_journals(folder: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """The sweep plan: which runs to train, with their cost, and the hash that says two configs are the same run.
 
-A plan file is JSON: ``{"schema_version", "study", "runs": [{"config_hash", "config", <run-table columns>...}]}``.
+A plan file is JSON: ``{"schema_version", "study", "runs": [{"config_hash", "config", <run-table columns>...}],
+"plan_hash"}``. The plan hash covers all the rest: a plan is made by planning, never by hand.
 Standard library only: read on a training node that has neither pandas nor mlflow.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayeslaw.errors import JournalError
+from bayeslaw.errors import JournalError, UsageError
 from bayeslaw.files import written_whole
 from bayeslaw.schema import SCHEMA_VERSION
 
@@ -48,10 +49,23 @@ class Plan:
     study : str
         Name of the MLflow experiment that the runs belong to.
     runs : tuple of PlannedRun
+
+    Raises
+    ------
+    UsageError
+        The study has no name, there is no run, or a config comes twice.
     """
 
     study: str
     runs: tuple[PlannedRun, ...]
+
+    def __post_init__(self) -> None:
+        require_study(self.study)
+        different = len({run.config_hash for run in self.runs})
+        if not self.runs or different < len(self.runs):
+            raise UsageError(
+                f"a plan of {len(self.runs)} runs, {different} of them different", allowed="one or more, each once"
+            )
 
     @property
     def flops(self) -> float:
@@ -61,13 +75,25 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """The plan as its file holds it."""
         runs = [{"config_hash": run.config_hash, **run.row, "config": run.config} for run in self.runs]
-        return {"schema_version": SCHEMA_VERSION, "study": self.study, "runs": runs}
+        content = {"schema_version": SCHEMA_VERSION, "study": self.study, "runs": runs}
+        return {**content, "plan_hash": _sha256(content)}
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Sixteen hex digits of the SHA-256 of the config's canonical JSON (sorted keys, no white space)."""
-    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return _sha256(config)[:16]
+
+
+def require_study(study: object) -> None:
+    """Refuse what cannot name an MLflow experiment, before anything is trained for it.
+
+    Raises
+    ------
+    UsageError
+        No text, or an empty or blank one.
+    """
+    if not isinstance(study, str) or not study.strip():
+        raise UsageError(f"study = {study!r}", allowed="a name that is not blank", do="name it with --study NAME")
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -88,22 +114,36 @@ def read_plan(path: Path) -> Plan:
     Raises
     ------
     JournalError
-        The file is missing, is no plan, or a run's config does not match its hash.
+        The file is missing, is no plan, is of another version, or was changed after planning.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        runs = []
-        for entry in content["runs"]:
-            row = {key: value for key, value in entry.items() if key not in ("config", "config_hash")}
-            runs.append(PlannedRun(entry["config"], row))
-            if runs[-1].config_hash != entry["config_hash"]:
-                raise JournalError(
-                    f"{path}: the config of {row.get('run_id')} was changed after planning",
-                    do="plan again with `bayeslaw sweep plan`",
-                )
-        return Plan(content["study"], tuple(runs))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        version, found = content["schema_version"], content.pop("plan_hash", None)
+        if version != SCHEMA_VERSION:
+            raise JournalError(
+                f"{path} has schema_version {version!r}", allowed=str(SCHEMA_VERSION), do=f"{_AGAIN} of this version"
+            )
+        if found != _sha256(content):
+            raise JournalError(f"{path} was changed after planning: its plan_hash does not match", do=_AGAIN)
+        return Plan(content["study"], tuple(map(_planned, content["runs"])))
+    except UsageError as error:
+        raise JournalError(f"{path}: {error.what}", allowed=error.allowed, do=_AGAIN) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise JournalError(
             f"{path} is not a sweep plan ({type(error).__name__}: {error})",
             do="make one with `bayeslaw sweep plan --out FILE`",
         ) from error
+
+
+_AGAIN = "plan again with `bayeslaw sweep plan`"
+
+
+def _planned(entry: Mapping[str, Any]) -> PlannedRun:
+    return PlannedRun(
+        entry["config"], {key: value for key, value in entry.items() if key not in ("config", "config_hash")}
+    )
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

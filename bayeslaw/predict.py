@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,11 @@ from bayeslaw.architecture import FAMILIES, FAMILY_COLUMNS, WIDTH_UNIT, Family, 
 from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.fit import Fit
 from bayeslaw.likelihood import errors
+from bayeslaw.schema import COLUMNS
 
 Array = NDArray[np.float64]
+
+MOST_WIDTH = 2**20
 
 
 def interval(draws: Array) -> dict[str, float]:
@@ -64,7 +68,7 @@ def family_of(fit: Fit, name: str | None = None, *, recipe: str | None = None) -
     if missing:
         raise DecisionError(
             f"the runs of this fit have no architecture (no {', '.join(missing)})",
-            do=f"add --family {'|'.join(FAMILIES)}, or --flops-rule 6nd to count C = 6 N D",
+            do=f"add --family {'|'.join(FAMILIES)}; else allocate and report take --flops-rule 6nd, predict --n-unique",
         )
     family = spanned_family("of the runs", {name: runs[name].tolist() for name in FAMILY_COLUMNS})
     if family is None:
@@ -73,6 +77,23 @@ def family_of(fit: Fit, name: str | None = None, *, recipe: str | None = None) -
             do=f"add --family {'|'.join(FAMILIES)}, or fit a part of them with --where",
         )
     return family
+
+
+def largest_budget(fit: Fit) -> float:
+    """The most training FLOPs that a fitted run spent; 6 N D where the runs do not say."""
+    if "flops" in fit.runs and fit.runs["flops"].notna().any():
+        return float(fit.runs["flops"].max())
+    return float((6.0 * fit.runs["n_unique"] * fit.runs["tokens"].astype(float)).max())
+
+
+def _outside(fit: Fit, *, recurrences: float, n_unique: float, tokens: float) -> Iterator[str]:
+    """Sentences on what lies outside the fitted runs."""
+    if recurrences not in set(fit.runs["recurrences"]):
+        yield f"r = {recurrences:g} was never trained: an extrapolation of r^phi"
+    for name, value in (("n_unique", n_unique), ("tokens", tokens)):
+        low, high = float(fit.runs[name].min()), float(fit.runs[name].max())
+        if not low <= value <= high:
+            yield f"{value:.3g} {COLUMNS[name].unit} lie outside the trained {low:.3g} to {high:.3g}: an extrapolation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +110,8 @@ class Prediction:
         The law's curve for every draw, nats per token.
     loss : ndarray, shape (sample,)
         A new run's loss for every draw: the curve and the run's own error.
+    notes : tuple of str
+        What of the configuration lies outside the trained runs.
     """
 
     recurrences: float
@@ -97,6 +120,7 @@ class Prediction:
     tokens: float
     loss_mean: Array
     loss: Array
+    notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """One entry of ``predict --json``."""
@@ -107,6 +131,7 @@ class Prediction:
             "tokens": self.tokens,
             "loss": interval(self.loss),
             "loss_mean": interval(self.loss_mean),
+            "notes": list(self.notes),
         }
 
 
@@ -136,20 +161,28 @@ def predict(
     recipe, family : str, optional
         Whose phi, and which family; see `Fit.choose_recipe` and `family_of`.
     """
-    if not tokens > 0:
-        raise UsageError(f"tokens = {tokens}", allowed="a number above 0")
+    if not (1 <= tokens < np.inf):
+        raise UsageError(f"tokens = {tokens}", allowed="a finite number, 1 or more")
     if (width_scale is None) == (n_unique is None):
-        raise UsageError("the size of the model", allowed="one of --width-scale and --n-unique")
+        raise UsageError(
+            f"--width-scale {width_scale} and --n-unique {n_unique}",
+            allowed="one of the two, for the size of the model",
+        )
     if width_scale is not None:
-        member = family_of(fit, family, recipe=recipe).architecture(width_scale * WIDTH_UNIT, recurrences)
+        width = width_scale * WIDTH_UNIT
+        if not (1 <= width <= MOST_WIDTH and width == round(width)):
+            raise UsageError(
+                f"--width-scale {width_scale:g} is a width of {width:g}", allowed=f"a whole width of 1 to {MOST_WIDTH}"
+            )
+        member = family_of(fit, family, recipe=recipe).architecture(width, recurrences)
         n_unique = member.n_unique
         parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=fit.spec.injection_in)
     elif recurrences != 1:
         raise UsageError(f"recurrences = {recurrences:g} with --n-unique", allowed="1", do="give --width-scale instead")
     else:
         assert n_unique is not None
-        if not n_unique > 0:
-            raise UsageError(f"n_unique = {n_unique}", allowed="a number above 0")
+        if not (1 <= n_unique < np.inf):
+            raise UsageError(f"n_unique = {n_unique}", allowed="a finite number of parameters, 1 or more")
         parts = (n_unique, 0.0)
     draws = fit.draws(recipe)
     curve = law_loss(draws, *parts, recurrences, tokens)[:, 0]
@@ -161,4 +194,5 @@ def predict(
         tokens=tokens,
         loss_mean=curve,
         loss=curve * np.exp(draws["sigma"] * error),
+        notes=tuple(_outside(fit, recurrences=recurrences, n_unique=float(n_unique), tokens=tokens)),
     )

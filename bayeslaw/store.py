@@ -22,6 +22,8 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 DEFAULT_URI = "sqlite:///mlflow.db"
 CONNECT_SECONDS = 5.0
 
+_SQLITE_MAGIC = b"SQLite format 3\0"
+
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -73,12 +75,17 @@ def connect(uri: str | None = None, *, create: bool = False) -> MlflowClient:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
-    except (MlflowException, OSError) as error:
-        raise TrackingError(f"the MLflow store {public_uri(uri)} cannot be used: {error}") from error
+    except (MlflowException, OSError, SQLAlchemyError, ImportError) as error:
+        raise TrackingError(
+            f"the MLflow store {public_uri(uri)} cannot be used: {str(error).splitlines()[0]}",
+            allowed="sqlite:///FILE, or the http(s) address of an MLflow server",
+            do=f"name another with --tracking-uri or {URI_VARIABLE}",
+        ) from error
     return client
 
 
@@ -96,8 +103,19 @@ def _require_answer(uri: str) -> None:
         ) from error
 
 
+def _require_sqlite(path: Path) -> None:
+    try:
+        with open(path, "rb") as file:
+            there = file.read(len(_SQLITE_MAGIC))
+    except OSError as error:
+        raise TrackingError(f"cannot read {path}: {error.strerror}", do="name another store") from error
+    if there != _SQLITE_MAGIC:
+        raise TrackingError(f"{path} is no sqlite database", do="name the file that an earlier run made, or a new one")
+
+
 def _prepare_sqlite(path: Path, *, create: bool) -> None:
     if path.exists() and path.stat().st_size > 0:
+        _require_sqlite(path)
         return
     if not create:
         raise TrackingError(

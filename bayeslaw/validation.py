@@ -106,7 +106,9 @@ def _finished(rows: Rows, excluded: list[tuple[str, str]]) -> tuple[Rows, list[t
 def _nothing_left(source: str, excluded: list[tuple[str, str]]) -> NoRunsError:
     listed = "; ".join(f"{run_id}: {reason}" for run_id, reason in excluded[:5])
     more = f"; and {len(excluded) - 5} more" if len(excluded) > 5 else ""
-    return NoRunsError(f"{source} has no finished run ({listed}{more})", do="let a run finish first")
+    return NoRunsError(
+        f"{source} has no finished run ({listed}{more})", do="let a run finish first, or correct the column state"
+    )
 
 
 def _typed(rows: Rows) -> pd.DataFrame:
@@ -176,7 +178,10 @@ def _check_values(rows: Rows, runs: pd.DataFrame) -> None:
     """Every number within what its column allows; missing ones pass."""
     for name in filter(_is_number, map(str, runs.columns)):
         values = runs[name].to_numpy()
-        rows.refuse(name, abs(values) >= MLFLOW_INFINITY, "is {}, not finite", do="remove the run: it diverged")
+        advice = "remove the run, or give it the state diverged" if name == "loss" else "write the number itself"
+        rows.refuse(
+            name, abs(values) >= MLFLOW_INFINITY, "is {}, not finite (MLflow keeps an infinity as 1.797e308)", do=advice
+        )
         if name == "loss":
             rows.refuse(name, values <= 0, "is {}", do="remove the run, or give it the state failed")
         elif name == "recurrences":

@@ -15,9 +15,10 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS, NOT_IDENTIFIED
+from bayeslaw.diagnostics import NOT_IDENTIFIED
 from bayeslaw.errors import BayeslawError
 from bayeslaw.fit import Fit
+from bayeslaw.sampling import MAX_R_HAT, MIN_ESS
 from reports import cards, decisions
 from reports.cards import Body, Card
 from reports.study import Study

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from bayeslaw.diagnostics import MAX_R_HAT, MIN_ESS, phi_differences
+from bayeslaw.diagnostics import phi_differences
 from bayeslaw.errors import BayeslawError
 from bayeslaw.priors import STUDENT_NU, Prior
+from bayeslaw.sampling import MAX_R_HAT, MIN_ESS
 from bayeslaw.schema import COLUMNS
 from reports import figures, text
 from reports.study import Study

@@ -16,6 +16,8 @@ from bayeslaw.schema import run_name
 
 BYTE_VALUES = 256
 TRAINABLE_INJECTIONS = ("linear",)
+MOST_STEPS = 10**9
+"""A run of more optimiser steps would take years: its budget is a slip of the pen."""
 
 MATRIX_RATE = 0.003
 EMBEDDING_RATE = 0.06
@@ -23,6 +25,10 @@ HEAD_RATE = 0.072
 GAIN_RATE = 0.012
 """Peak AdamW rates at width 64, measured on small byte-level models. Matrices fall with the width, the others with its
 square root."""
+
+
+class BudgetError(UsageError):
+    """A budget that does not buy one optimiser step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,7 @@ class TrainConfig:
     Raises
     ------
     UsageError
-        A value that cannot be trained.
+        A value that cannot be trained; `BudgetError` when the budget is below one optimiser step.
     """
 
     d_model: int
@@ -129,12 +135,32 @@ class TrainConfig:
                 do=f"the nearest is {close[0]}",
             )
         object.__setattr__(self, "injection", self.architecture.injection)
+        self._require_steps()
         for name, rate in _default_rates(self.d_model).items():
             given = getattr(self, name)
             if given is None:
                 object.__setattr__(self, name, rate)
             elif not (math.isfinite(given) and given > 0):
                 raise UsageError(f"{name} = {given}", allowed="a learning rate above 0")
+
+    def _require_steps(self) -> None:
+        """Refuse what is less than one optimiser step, or more than anybody would wait for."""
+        step_flops = float(self.batch_tokens) * float(self.architecture.flops_per_token)
+        if self.budget is not None and self.budget < step_flops:
+            raise BudgetError(
+                f"budget = {self.budget:g} with d_model = {self.d_model}, recurrences = {self.recurrences} and "
+                f"batch_tokens = {self.batch_tokens} is less than one optimiser step, which costs {step_flops!r} FLOPs",
+                allowed=f"{step_flops!r} FLOPs or more",
+                do="raise the budget, or lower d_model or batch_tokens",
+            )
+        if self.steps > MOST_STEPS:
+            given = f"budget = {self.budget:g}" if self.budget is not None else f"tokens = {self.tokens}"
+            raise UsageError(
+                f"{given} with batch_tokens = {self.batch_tokens} is a run of {self.steps:.3g} optimiser steps",
+                allowed=f"at most {MOST_STEPS:.0e} steps: {MOST_STEPS * self.batch_tokens} tokens, "
+                f"{MOST_STEPS * step_flops:.3g} FLOPs",
+                do="lower the budget or the tokens, or raise d_model or batch_tokens",
+            )
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> TrainConfig:

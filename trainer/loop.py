@@ -20,13 +20,13 @@ from torch import Tensor
 from bayeslaw import schema
 from bayeslaw.errors import UsageError
 from bayeslaw.journal import JournalWriter
-from bayeslaw.plan import config_hash
+from bayeslaw.plan import config_hash, require_study
 from bayeslaw.version import __version__
 from models.looped import LoopedTransformer
 from trainer import rundir
 from trainer.config import TrainConfig
-from trainer.data import Batches, Corpus, load_corpus, validation_sequences
-from trainer.memory import peak_memory, restart_peak_memory
+from trainer.data import Batches, load_corpus, validation_sequences
+from trainer.memory import peak_memory, restart_peak_memory, shortage_told
 from trainer.optim import make_optimizer, schedule, set_rates
 from trainer.progress import Progress
 from trainer.tracking import Tracking
@@ -110,19 +110,26 @@ def train(
     Raises
     ------
     UsageError
-        The config does not fit the corpus.
+        The config does not fit the corpus, or the study has no name.
     JournalError
         The output folder cannot be written.
+    BusyError
+        Another process is training the run.
+    BayeslawError
+        The memory does not suffice.
     KeyboardInterrupt, SystemExit
         Ctrl-C, or SIGTERM; the journal then ends with the state ``killed``.
     """
+    require_study(study)
     config = with_digest(config)
+    batches, held_out = _data(config)  # a config that does not fit its corpus leaves nothing behind
     digest = config_hash(config.to_dict())
     run_dir = rundir.run_directory(out, config.run_id)
     with rundir.claimed(run_dir):
         if there := rundir.settled(run_dir, digest):
             return RunResult(there.row, run_dir, trained=False)
-        run = _Run(config, load_corpus(config.corpus))  # a config that cannot run leaves no journal
+        with shortage_told(config):
+            run = _Run(config, batches, held_out)  # a config that cannot run leaves no journal
         rundir.set_aside(run_dir)
         journal = JournalWriter(run_dir)
         follower = tracking.follow(journal.path) if tracking else None
@@ -140,13 +147,13 @@ def train(
 
             state, error = "failed", None
             try:
-                with _sigterm_raises():
+                with _sigterm_raises(), shortage_told(config):
                     state = run.train(record)
             except (KeyboardInterrupt, SystemExit) as stop:
                 state, error = "killed", f"stopped by {type(stop).__name__}"
                 raise
             except BaseException as fault:
-                error = f"{type(fault).__name__}: {fault}"
+                error = rundir.reason(fault)
                 raise
             finally:
                 journal.end(state=state, row=run.row, error=error)
@@ -155,15 +162,20 @@ def train(
     return RunResult(row | run.row | {"state": state}, run_dir)
 
 
+def _data(config: TrainConfig) -> tuple[Batches, Tensor]:
+    """The training batches and the held-out sequences [n, T + 1]."""
+    corpus = load_corpus(config.corpus)
+    batches = Batches(corpus.train, config.seq_len, config.batch_tokens // config.seq_len, config.seed)
+    return batches, torch.from_numpy(validation_sequences(corpus, config.seq_len, config.validation_tokens))
+
+
 class _Run:
     """The state of one run in training."""
 
-    def __init__(self, config: TrainConfig, corpus: Corpus) -> None:
+    def __init__(self, config: TrainConfig, batches: Batches, held_out: Tensor) -> None:
         self.config = config
-        self.corpus = corpus
-        sequences = config.batch_tokens // config.seq_len
-        self.batches = Batches(corpus.train, config.seq_len, sequences, config.seed)
-        self.held_out = torch.from_numpy(validation_sequences(corpus, config.seq_len, config.validation_tokens))
+        self.batches = batches
+        self.held_out = held_out
         work = config.batch_tokens * 4 * config.d_model
         torch.set_num_threads(ALL_THREADS if work >= THREAD_WORK else 1)
         self.model = LoopedTransformer(config.architecture, head_size=config.head_size, seed=config.seed)
@@ -179,7 +191,7 @@ class _Run:
         tokens = self.steps_done * self.config.batch_tokens
         row: dict[str, Any] = {}
         if tokens:
-            row |= {"tokens": tokens, "epochs": tokens / len(self.corpus.train)}
+            row |= {"tokens": tokens, "epochs": tokens / len(self.batches.tokens)}
             row |= {"flops": float(tokens) * float(self.config.architecture.flops_per_token)}
             row |= {"tokens_per_second": tokens / self.seconds}
         if self.loss is not None:

@@ -10,6 +10,11 @@ from pathlib import Path
 from bayeslaw import journal
 from bayeslaw.errors import BayeslawError, JournalError
 
+
+class BusyError(BayeslawError):
+    """Another process is training the run."""
+
+
 SETTLED = ("finished", "diverged")
 """States that training again with the same config would only repeat."""
 
@@ -43,6 +48,11 @@ def earlier_attempts(run_dir: Path) -> list[Path]:
     return list(run_dir.glob(f"{journal.FILE_NAME}.*"))
 
 
+def reason(error: BaseException) -> str:
+    """Why an attempt ended: our own errors by their message alone, others with their class."""
+    return str(error) if isinstance(error, BayeslawError) else f"{type(error).__name__}: {error}"
+
+
 @contextlib.contextmanager
 def claimed(run_dir: Path) -> Iterator[None]:
     """Hold the directory for this process; the claim ends with the process however that ends.
@@ -51,7 +61,7 @@ def claimed(run_dir: Path) -> Iterator[None]:
     ------
     JournalError
         The directory cannot be made.
-    BayeslawError
+    BusyError
         Another process is training the run.
     """
     try:
@@ -66,7 +76,7 @@ def claimed(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise BayeslawError(
+            raise BusyError(
                 f"another process is training in {run_dir}", do="wait for it, or choose another --out"
             ) from error
         yield

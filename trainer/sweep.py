@@ -11,12 +11,13 @@ from typing import Any
 
 from bayeslaw.errors import JournalError, UsageError
 from bayeslaw.journal import FILE_NAME
-from bayeslaw.plan import Plan, PlannedRun
-from trainer.config import TrainConfig
+from bayeslaw.plan import Plan, PlannedRun, require_study
+from trainer.config import BudgetError, TrainConfig
 from trainer.loop import train, with_digest
-from trainer.rundir import run_directory, settled
+from trainer.rundir import BusyError, reason, run_directory, settled
 from trainer.tracking import Tracking
 
+BUSY = "busy"
 MIN_STEPS = 20
 """A run of fewer optimiser steps says nothing about the law."""
 
@@ -65,8 +66,9 @@ def plan_grid(
     Raises
     ------
     UsageError
-        A value that cannot be trained, an empty axis, or no cell of ``min_steps``.
+        A value that cannot be trained, an empty axis, no cell of ``min_steps``, or a study without a name.
     """
+    require_study(study)
     axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "seeds": seeds}
     for name, values in axes.items():
         if not values or len(set(values)) < len(values):
@@ -78,18 +80,22 @@ def plan_grid(
             shared_layers = _divide(unrolled_layers, r)
             for width in widths:
                 for seed in seeds:
-                    config = _config(
-                        fields,
-                        d_model=width,
-                        recurrences=r,
-                        prelude_layers=prelude_layers,
-                        shared_layers=shared_layers,
-                        coda_layers=coda_layers,
-                        seq_len=seq_len,
-                        batch_tokens=batch_tokens,
-                        budget=budget,
-                        seed=seed,
-                    )
+                    try:
+                        config = _config(
+                            fields,
+                            d_model=width,
+                            recurrences=r,
+                            prelude_layers=prelude_layers,
+                            shared_layers=shared_layers,
+                            coda_layers=coda_layers,
+                            seq_len=seq_len,
+                            batch_tokens=batch_tokens,
+                            budget=budget,
+                            seed=seed,
+                        )
+                    except BudgetError as error:
+                        tell(f"left out: {error.what}")
+                        continue
                     if config.steps < min_steps:
                         tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
                     else:
@@ -133,12 +139,12 @@ class RunOutcome:
     ----------
     run_id : str
     state : str
-        ``finished``, ``diverged`` or ``failed``.
+        ``finished``, ``diverged``, ``failed``, or ``busy`` while another process trains it.
     row : dict
         Run-table row as far as known.
     run_dir : Path
     trained : bool
-        False when an earlier sweep had finished it.
+        False when an earlier sweep had finished it, or another process is at it.
     seconds : float
         Wall time spent on it now.
     error : str, optional
@@ -154,6 +160,8 @@ class RunOutcome:
     error: str | None = None
 
     def __str__(self) -> str:
+        if self.state == BUSY:
+            return f"{self.run_id}: being trained by another process, skipped"
         if not self.trained:
             return f"{self.run_id}: {self.state} before, skipped"
         loss = f", loss {self.row['loss']:.4f}" if "loss" in self.row else ""
@@ -171,7 +179,8 @@ def run_plan(
     """Train the runs of a plan one after another into ``out/runs/``.
 
     A run whose journal says that it came to its end with the same config is not trained again; any other attempt is
-    kept as ``journal.jsonl.<n>`` and the run begins anew. A run that fails does not stop the others.
+    kept as ``journal.jsonl.<n>`` and the run begins anew. A run that fails does not stop the others, and one that
+    another process is training is left to it.
 
     Parameters
     ----------
@@ -209,7 +218,8 @@ def run_plan(
             print(f"[{number}/{len(plan.runs)}] {outcome}", file=sys.stderr, flush=True)
     if tracking:
         for outcome in outcomes:
-            if not outcome.trained or tracking.failed:  # finished earlier, or while the store was away
+            # finished earlier, or while the store was away; a busy one is delivered by the process that trains it
+            if outcome.state != BUSY and (not outcome.trained or tracking.failed):
                 tracking.deliver(outcome.run_dir / FILE_NAME)
     return outcomes
 
@@ -227,8 +237,9 @@ def _run(planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, 
         raise
     except Exception as error:
         known = {name: value for name, value in planned.row.items() if name not in ("tokens", "flops")}
-        text = f"{type(error).__name__}: {error}"
-        return RunOutcome(run_id, "failed", known, run_dir, True, time.monotonic() - begun, text)
+        busy = isinstance(error, BusyError)
+        state, seconds = BUSY if busy else "failed", time.monotonic() - begun
+        return RunOutcome(run_id, state, known, run_dir, not busy, seconds, reason(error))
     return RunOutcome(run_id, result.state, result.row, run_dir, result.trained, time.monotonic() - begun)
 
 

@@ -18,6 +18,7 @@ from bayeslaw import store
 from bayeslaw.errors import BayeslawError, NoRunsError, TrackingError
 from bayeslaw.journal import find_journals
 from trainer.delivery import BATCH_POINTS, Delivery
+from trainer.rundir import reason
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -71,9 +72,9 @@ class Tracking:
             action(self._client)
         except Exception as error:  # whatever a store or its libraries raise: the training is worth more
             if not self.failed:
-                reason = error.what if isinstance(error, BayeslawError) else f"{type(error).__name__}: {error}"
+                why = error.what if isinstance(error, BayeslawError) else reason(error)
                 print(
-                    f"warning: not delivered to MLflow ({store.public_uri(self.uri)}): {reason}\n"
+                    f"warning: not delivered to MLflow ({store.public_uri(self.uri)}): {why}\n"
                     "  training goes on, its journal has everything; deliver later with `bayeslaw runs sync DIR`",
                     file=sys.stderr,
                 )
@@ -178,7 +179,7 @@ def sync(
                 journal.run_id, path, delivery.mlflow_run_id, journal.state, len(journal.records), delivered
             )
         except (BayeslawError, MlflowException, KeyError, TypeError, ValueError) as error:
-            result = SyncResult("", path, delivery.mlflow_run_id, "", 0, 0, f"{type(error).__name__}: {error}")
+            result = SyncResult("", path, delivery.mlflow_run_id, "", 0, 0, reason(error))
         results.append(result)
         if progress:
             progress(result)

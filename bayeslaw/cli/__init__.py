@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from bayeslaw.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, BayeslawError
+from bayeslaw.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, BayeslawError
 from bayeslaw.version import __version__
 
 VERBS = {
@@ -45,6 +46,11 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     try:
         code = build_app()(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has had enough: that is no failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except CycloptsError:
         return EXIT_USAGE  # the message is already on stderr
     except BayeslawError as error:
@@ -53,4 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except OSError as error:
+        print(f"error: {error}\n  next: free some space, or write elsewhere", file=sys.stderr)
+        return EXIT_FAILURE
     return code if isinstance(code, int) else EXIT_OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,16 +46,19 @@ def allocate(
         Print one JSON object.
     """
     from bayeslaw.allocate import allocate as recommend
+    from bayeslaw.diagnostics import check
     from bayeslaw.fit import Fit
 
+    posterior = Fit.load(fit)
     result = recommend(
-        Fit.load(fit),
+        posterior,
         flops=flops,
         recurrences=recurrences,
         recipe=recipe,
         family=family,
         flops_rule=flops_rule,
     )
+    result = replace(result, notes=(*check(posterior).messages, *result.notes))
     for text in result.notes:
         note(f"note: {text}")
     if json:

@@ -59,7 +59,7 @@ def demo(
     report_table(table)
     table.save(out / "runs.csv")
     note("3/5 sampling the posterior")
-    result = fit(table, law="additive", noise="iid", outliers="gaussian", draws=2000, seed=seed, progress=note)
+    result = fit(table, law="additive", noise="iid", outliers="gaussian", seed=seed, progress=note)
     result.save(out / "fit.nc")
     verdict = check(result)
     note("4/5 choosing width, tokens and r for the largest budget of the grid")

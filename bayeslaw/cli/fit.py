@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from bayeslaw.cli.output import note, print_json, print_table
-from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK
+from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, FitError
+from bayeslaw.files import require_writable
 
 if TYPE_CHECKING:
     from bayeslaw.diagnostics import CheckResult
@@ -80,6 +81,8 @@ def fit(
     from bayeslaw.runs import load_runs
 
     imported = time.perf_counter() - started
+    if out is not None:
+        require_writable(out, error=FitError)
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
     report_table(table)
     result = sample(

@@ -66,7 +66,9 @@ def own(package: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise BayeslawError("torch is not installed", do="pip install 'bayeslaw[train]'") from error
+        raise BayeslawError(
+            "torch is not installed", do="pip install 'bayeslaw[train]', in a checkout '.[train]'"
+        ) from error
 
 
 def plain(value: Any) -> Any:

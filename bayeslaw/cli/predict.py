@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from bayeslaw.cli.output import print_json
+from bayeslaw.cli.output import note, print_json
 
 app = App(name="predict", help="Forecast the loss of one configuration.")
 
@@ -59,6 +59,8 @@ def predict(
         recipe=recipe,
         family=family,
     )
+    for text in made.notes:
+        note(f"note: {text}")
     if json:
         print_json({"predictions": [made.as_dict()]})
         return

@@ -44,7 +44,7 @@ def report(
         note(f"note: {text}")
     for card in made.cards:
         if card.failure is not None:
-            note(f"card {card.name} failed: {card.failure}")
+            note(f"card {card.name} left out: {card.failure}")
     if json:
         states = [
             {"name": card.name, "state": "ok" if card.failure is None else "failed", "reason": card.failure}

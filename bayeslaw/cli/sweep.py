@@ -151,7 +151,8 @@ def run(
     planned = read_plan(plan)
     trainer_sweep = own("trainer.sweep")
     outcomes = trainer_sweep.run_plan(planned, out, tracking_uri=resolve_uri(tracking_uri), limit=limit)
-    bad = [outcome for outcome in outcomes if outcome.state != "finished"]
+    busy = [outcome for outcome in outcomes if outcome.state == trainer_sweep.BUSY]
+    bad = [outcome for outcome in outcomes if outcome.state not in ("finished", trainer_sweep.BUSY)]
     if as_json:
         runs = [{**o.row, "state": o.state, "trained": o.trained, "error": o.error} for o in outcomes]
         print_json({"study": planned.study, "planned": len(planned.runs), "runs": runs})
@@ -160,9 +161,13 @@ def run(
             ("run", "state", "loss", "FLOPs"),
             [(o.run_id, o.state, _loss(o.row), f"{o.row.get('flops', 0.0):.4g}") for o in outcomes],
         )
-        done = len(outcomes) - len(bad)
-        skipped = sum(not outcome.trained for outcome in outcomes)
-        print(f"{done} of {len(planned.runs)} runs are finished, {skipped} since before; {len(bad)} went wrong")
+        done = len(outcomes) - len(bad) - len(busy)
+        skipped = sum(not outcome.trained for outcome in outcomes) - len(busy)
+        are = "is" if len(busy) == 1 else "are"
+        elsewhere = f"; {len(busy)} {are} being trained by another process" if busy else ""
+        print(
+            f"{done} of {len(planned.runs)} runs are finished, {skipped} since before; {len(bad)} went wrong{elsewhere}"
+        )
     return EXIT_FAILURE if bad else EXIT_OK
 
 

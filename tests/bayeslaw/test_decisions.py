@@ -118,8 +118,10 @@ def test_extrapolation_is_said(isodepth_fit):
     ("call", "error", "text"),
     [
         ({"flops": 0}, UsageError, "above 0"),
-        ({"flops": float("nan")}, UsageError, "finite"),
+        ({"flops": float("nan")}, UsageError, "above 0"),
         ({"flops": 1e6}, DecisionError, "trains no member"),
+        ({"flops": 1e60}, UsageError, "at most 1e"),
+        ({"flops": 1e19, "family": "isodepth", "flops_rule": "6nd"}, UsageError, "one of the two"),
         ({"flops": 1e19, "recurrences": [3]}, UsageError, "divisors of 16"),
         ({"flops": 1e19, "family": "nope"}, UsageError, "isodepth"),
         ({"flops": 1e19, "recipe": "nope"}, UsageError, "baseline"),
@@ -140,13 +142,16 @@ def test_plain_table_asks_what_to_decide_over(plain_fit):
     best = plain.recommended.trainable
     assert best.d_model is None
     assert 6 * best.n_unique * best.tokens == pytest.approx(1e21, rel=1e-3)
-    named = allocate(plain_fit, flops=1e20, family="isodepth")
+    named = allocate(plain_fit, flops=1e22, family="isodepth")
+    assert any("times the largest trained one" in note for note in named.notes)
     assert named.recommended.trainable.d_model % 128 == 0
 
 
 def test_a_new_run_is_less_certain_than_its_expectation(isodepth_fit):
     made = predict(isodepth_fit, width_scale=16, recurrences=4, tokens=1e10)
     assert made.n_unique == ISODEPTH.architecture(1024, 4).n_unique
+    assert len(made.notes) == 1
+    assert "1e+10 tokens lie outside" in made.notes[0]
     assert made.loss.std() > made.loss_mean.std()
     assert made.loss.mean() == pytest.approx(made.loss_mean.mean(), abs=0.002)
 
@@ -164,3 +169,25 @@ def test_size_by_parameters(plain_fit):
         predict(plain_fit, tokens=1e10)
     with pytest.raises(UsageError, match="--width-scale instead"):
         predict(plain_fit, n_unique=3e8, tokens=1e10, recurrences=2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"tokens": float("inf"), "width_scale": 8},
+        {"tokens": 0.5, "width_scale": 8},
+        {"tokens": 1e9, "width_scale": 10.03},
+        {"tokens": 1e9, "width_scale": 1e200},
+        {"tokens": 1e9, "n_unique": 0},
+    ],
+)
+def test_predictions_that_cannot_be_meant(isodepth_fit, call):
+    with pytest.raises(UsageError, match="allowed"):
+        predict(isodepth_fit, **call)
+
+
+def test_a_prediction_far_outside_says_so(isodepth_fit):
+    notes = " ".join(predict(isodepth_fit, width_scale=100, recurrences=16, tokens=47e9).notes)
+    assert "r = 16 was never trained" in notes
+    assert "parameters lie outside" in notes
+    assert "tokens lie outside" in notes

@@ -1,7 +1,7 @@
 import pytest
 
 from bayeslaw.errors import BayeslawError
-from bayeslaw.files import written_whole
+from bayeslaw.files import require_writable, written_whole
 
 
 def test_a_failed_write_keeps_what_was_there(tmp_path):
@@ -24,3 +24,14 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BayeslawError, match="cannot write"), written_whole(tmp_path / "file" / "below"):
         pass
+
+
+def test_a_trial_changes_nothing(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("there before")
+    require_writable(path)
+    assert path.read_text() == "there before"
+    assert list(tmp_path.iterdir()) == [path]
+    for bad in (path / "below", tmp_path, "."):
+        with pytest.raises(BayeslawError, match="cannot write"):
+            require_writable(bad)

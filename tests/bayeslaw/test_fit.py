@@ -1,13 +1,15 @@
 """The posterior: known answers, agreement between seeds, what a saved fit holds, what is refused."""
 
+import contextlib
 import subprocess
 import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from bayeslaw import load_runs
+from bayeslaw import law, load_runs
 from bayeslaw.diagnostics import check, phi_differences
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.fit import Fit, fit
@@ -129,6 +131,29 @@ def test_what_is_no_fit_is_refused(tmp_path, content):
         Fit.load(path)
 
 
+def test_a_damaged_fit_file_is_refused(isodepth_file, tmp_path):
+    """Bytes flipped anywhere, or a group lost: refused, or read as it was, never a stray error."""
+    import random
+
+    import h5py
+
+    whole = isodepth_file.read_bytes()
+    draw = random.Random(1)
+    path = tmp_path / "fit.nc"
+    for _ in range(8):
+        damaged = bytearray(whole)
+        for _ in range(200):
+            damaged[draw.randrange(len(damaged))] ^= 0xFF
+        path.write_bytes(damaged)
+        with contextlib.suppress(FitError):
+            Fit.load(path)
+    path.write_bytes(whole)
+    with h5py.File(path, "a") as file:
+        del file["posterior"]
+    with pytest.raises(FitError, match="no group posterior"):
+        Fit.load(path)
+
+
 def test_fewer_runs_than_parameters(plain_table):
     with pytest.raises(FitError, match="3 runs for 7 free parameters"):
         fit(plain_table[:3])
@@ -149,6 +174,18 @@ def test_fewer_runs_than_parameters(plain_table):
 def test_settings_that_cannot_be_meant(setting, text):
     with pytest.raises(UsageError, match=text):
         fit("isodepth", **setting)
+
+
+def test_weak_tables_pass_the_diagnostics():
+    """Collinear tokens = 20 n: a ridge that the first try does not sample well enough, and the second does."""
+    n = np.geomspace(3e7, 3e9, 12).round()
+    curve = law.loss(n, 0.0, 1.0, 20 * n, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28, phi=0.5)
+    curve *= np.exp(np.random.default_rng(1).normal(0, 0.003, 12))
+    told: list[str] = []
+    posterior = fit(pd.DataFrame({"n": n, "tokens": 20 * n, "loss": curve}), progress=told.append)
+    assert any("sampling again" in text for text in told)
+    assert check(posterior).passed
+    assert posterior.posterior.sizes["draw"] == posterior.spec.draws
 
 
 def test_unknown_recipe_of_a_fit(isodepth_fit):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -119,3 +121,31 @@ def test_unwritable_output(isodepth_file, tmp_path, capsys):
     errors = capsys.readouterr().err
     assert "report.html" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_output_is_tried_before_sampling(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert run(["fit", "isodepth", "--out", str(tmp_path / "file" / "fit.nc")]) == 1
+    errors = capsys.readouterr().err
+    assert "cannot write" in errors
+    assert "sampling" not in errors
+
+
+def test_a_store_that_is_no_database(tmp_path, capsys):
+    (tmp_path / "mlflow.db").write_text("root:x:0:0")
+    assert run(["runs", "mlflow:study", "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]) == 1
+    assert "is no sqlite database" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("reader", "code"), [("head -1", 0), ("true", 0), ("cat >/dev/full", None)])
+def test_a_reader_that_has_had_enough(reader, code):
+    """`bayeslaw ... | head` ends quietly; a full disk behind our own stdout is told in one line."""
+    command = f"set -o pipefail; {sys.executable} -m bayeslaw runs isodepth-recipes --json"
+    if code is None:
+        done = subprocess.run(["bash", "-c", f"{command} >/dev/full"], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "No space left" in done.stderr
+    else:
+        done = subprocess.run(["bash", "-c", f"{command} | {reader}"], capture_output=True, text=True)
+        assert done.returncode == code
+    assert "Traceback" not in done.stderr

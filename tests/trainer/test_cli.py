@@ -8,8 +8,10 @@ import pytest
 
 from bayeslaw.cli import run
 from bayeslaw.journal import find_journals, read_journal
+from bayeslaw.plan import read_plan
 from bayeslaw.runs import load_runs
 from trainer import loop
+from trainer.rundir import claimed, run_directory
 
 
 @pytest.fixture(autouse=True)
@@ -164,10 +166,49 @@ def test_a_run_that_fails_exits_1(plan_flags, tmp_path, monkeypatch, capsys):
     assert run(command("sweep plan", plan_flags)) == 0
 
     def fail(self, tokens):
-        raise MemoryError("no room")
+        raise OSError("no disk")
 
     monkeypatch.setattr(loop._Run, "step", fail)
     assert run(["sweep", "run", str(tmp_path / "plan.json"), "--out", str(tmp_path / "out")]) == 1
     printed = capsys.readouterr()
-    assert "MemoryError: no room" in printed.err
-    assert "0 of 2 runs are finished, 0 since before; 2 went wrong" in printed.out
+    assert "OSError: no disk" in printed.err
+    assert "0 of 2 runs are finished, 0 since before; 2 went wrong\n" in printed.out
+
+
+def test_two_sweeps_at_once(plan_flags, tmp_path, capsys):
+    """Each trains what the other does not; what the other trains is no failure."""
+    file, out = tmp_path / "plan.json", tmp_path / "out"
+    assert run(command("sweep plan", plan_flags)) == 0
+    held = run_directory(out, read_plan(file).runs[0].row["run_id"])
+    with claimed(held):
+        assert run(["sweep", "run", str(file), "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert (
+        "1 of 2 runs are finished, 0 since before; 0 went wrong; 1 is being trained by another process" in printed.out
+    )
+    assert "Error" not in printed.err
+
+
+def test_a_model_without_memory_is_told(flags, capsys):
+    assert run(command("train", flags, width_scale=None, d_model=1_000_000)) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: not enough memory: the model has 26,000,519,000,000 parameters")
+    assert "416,008,304,000,000 bytes" in told
+
+
+def test_a_plan_edited_by_hand_is_refused(plan_flags, tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    assert run(command("sweep plan", plan_flags)) == 0
+    file.write_text(file.read_text().replace('"flops": ', '"flops": -'))
+    assert run(["sweep", "run", str(file), "--out", str(tmp_path / "out")]) == 1
+    assert "was changed after planning" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_study_without_a_name(flags, plan_flags, tmp_path, capsys):
+    for verb, typed in (("train", flags), ("sweep plan", plan_flags)):
+        typed = {name: value for name, value in typed.items() if name != "study"}
+        assert run([*command(verb, typed), "--study", ""]) == 2
+        assert "study = ''\n  allowed: a name" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "plan.json").exists()

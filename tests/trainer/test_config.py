@@ -6,7 +6,7 @@ import pytest
 
 from bayeslaw.errors import UsageError
 from bayeslaw.schema import COLUMNS
-from trainer.config import TrainConfig
+from trainer.config import BudgetError, TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,9 @@ from trainer.config import TrainConfig
         ({"matrix_rate": 0.0}, "matrix_rate = 0.0"),
         ({"backprop_recurrences": 3}, "backprop_recurrences = 3\n  allowed: 1 to 2"),
         ({"recipe": "a/b"}, "recipe 'a/b'"),
+        ({"tokens": None, "budget": 1e3}, "budget = 1000 .* less than one optimiser step, .*\n  allowed: .* or more"),
+        ({"tokens": None, "budget": 1e30}, "budget = 1e.30 .* optimiser steps\n  allowed: at most 1e.09 steps"),
+        ({"tokens": 128 * (10**9 + 1)}, "tokens = 128000000128 .*\n  allowed: .* 128000000000 tokens"),
     ],
 )
 def test_refused_with_value_and_what_is_allowed(fields, changes, named):
@@ -57,6 +60,15 @@ def test_the_budget_becomes_whole_batches(fields):
     assert config.run_id == "baseline/2/0.25/1e+08/0"
     assert config.row["budget"] == 1e8
     assert TrainConfig(**fields).row["budget"] == fields["tokens"] * config.row["flops_per_token"]
+
+
+def test_the_least_and_the_largest_run(fields):
+    step = TrainConfig(**{**fields, "tokens": 128}).row["budget"]
+    assert TrainConfig(**{**fields, "tokens": None, "budget": step}).steps == 1
+    with pytest.raises(BudgetError) as error:
+        TrainConfig(**{**fields, "tokens": None, "budget": 0.99 * step})
+    assert error.value.allowed == f"{step!r} FLOPs or more"  # can be typed back as it stands
+    assert TrainConfig(**{**fields, "tokens": 128 * 10**9}).steps == 10**9
 
 
 def test_the_row_is_of_the_run_table(fields):

@@ -21,7 +21,7 @@ from trainer import loop
 from trainer.config import TrainConfig
 from trainer.data import load_corpus
 from trainer.optim import make_optimizer, schedule
-from trainer.rundir import run_directory
+from trainer.rundir import BusyError, run_directory
 
 
 def only_journal(out):
@@ -131,13 +131,64 @@ def test_a_loss_that_is_no_number_ends_the_run(fields, tmp_path):
 
 
 def test_a_fault_is_told_and_passed_on(fields, tmp_path, monkeypatch):
-    at_step(monkeypatch, 3, raiser(MemoryError("no room")))
-    with pytest.raises(MemoryError):
+    at_step(monkeypatch, 3, raiser(RuntimeError("no such kernel")))
+    with pytest.raises(RuntimeError, match="no such kernel"):
         loop.train(TrainConfig(**fields), tmp_path, quiet=True)
     journal = only_journal(tmp_path)
     assert journal.state == "failed"
-    assert journal.end["error"] == "MemoryError: no room"
+    assert journal.end["error"] == "RuntimeError: no such kernel"
     assert journal.row["tokens"] == 3 * 128
+
+
+SHORTAGES = [
+    MemoryError("no room"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+]
+
+
+def assert_tells_what_is_needed(error, config):
+    model = LoopedTransformer(config.architecture, head_size=config.head_size)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert f"{count:,} parameters" in error.what
+    assert f"{16 * count:,} bytes" in error.what
+    assert "smaller d_model" in error.do
+
+
+@pytest.mark.parametrize("shortage", SHORTAGES)
+def test_no_memory_in_a_step(fields, tmp_path, monkeypatch, shortage):
+    at_step(monkeypatch, 3, raiser(shortage))
+    with pytest.raises(BayeslawError, match="not enough memory") as error:
+        loop.train(TrainConfig(**fields), tmp_path, quiet=True)
+    assert_tells_what_is_needed(error.value, TrainConfig(**fields))
+    journal = only_journal(tmp_path)
+    assert journal.state == "failed"
+    assert journal.end["error"] == str(error.value)  # without the name of the class
+
+
+@pytest.mark.parametrize("shortage", SHORTAGES)
+def test_no_memory_for_the_model(fields, tmp_path, monkeypatch, shortage):
+    def build(*arguments, **more):
+        raise shortage
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "LoopedTransformer", build)
+        with pytest.raises(BayeslawError, match="not enough memory") as error:
+            loop.train(TrainConfig(**fields), tmp_path, quiet=True)
+    assert_tells_what_is_needed(error.value, TrainConfig(**fields))
+    assert not find_journals(tmp_path)
+
+
+def test_a_model_larger_than_the_machine_is_not_even_begun(fields, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "LoopedTransformer", raiser(AssertionError("building")))
+    with pytest.raises(BayeslawError, match="not enough memory"):
+        loop.train(TrainConfig(**{**fields, "d_model": 8 * 10**6}), tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("study", ["", "  "])
+def test_a_study_without_a_name_is_refused_before_anything_is_trained(fields, tmp_path, study):
+    with pytest.raises(UsageError, match="study = "):
+        loop.train(TrainConfig(**fields), tmp_path, study=study, quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c(fields, tmp_path, monkeypatch):
@@ -195,7 +246,7 @@ def test_two_processes_do_not_train_one_run(fields, tmp_path):
     run_dir.mkdir(parents=True)
     with open(run_dir / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BayeslawError, match="another process is training in"):
+        with pytest.raises(BusyError, match="another process is training in"):
             loop.train(TrainConfig(**fields), tmp_path, quiet=True)
     assert not find_journals(tmp_path)
 
@@ -207,7 +258,7 @@ def test_a_folder_that_cannot_be_written(fields, tmp_path):
     assert "--out" in error.value.do
 
 
-def test_a_config_that_does_not_fit_its_corpus_leaves_no_journal(fields, tmp_path):
+def test_a_config_that_does_not_fit_its_corpus_leaves_nothing(fields, tmp_path):
     for changes, named in (
         ({"seq_len": 128, "validation_tokens": 12800}, "held-out tokens"),
         ({"seq_len": 2**16, "batch_tokens": 2**16, "tokens": 2**16, "validation_tokens": 2**16}, "training corpus of"),
@@ -215,7 +266,7 @@ def test_a_config_that_does_not_fit_its_corpus_leaves_no_journal(fields, tmp_pat
     ):
         with pytest.raises(UsageError, match=named):
             loop.train(TrainConfig(**{**fields, **changes}), tmp_path, quiet=True)
-    assert not find_journals(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_plain_progress(fields, tmp_path, monkeypatch, capsys):
@@ -236,3 +287,12 @@ def test_a_journal_of_another_kind_is_set_aside(fields, tmp_path):
     run_dir = run_directory(tmp_path, TrainConfig(**fields).run_id)
     JournalWriter(run_dir).close()  # empty: a process that died at once
     assert loop.train(TrainConfig(**fields), tmp_path, quiet=True).trained
+
+
+def test_a_journal_with_a_line_that_is_no_record_is_set_aside(fields, finished):
+    path = only_journal(finished).path
+    path.write_text(path.read_text() + "[1,2]\n")
+    result = loop.train(TrainConfig(**fields), finished, quiet=True)
+    assert result.trained
+    assert only_journal(finished).state == "finished"
+    assert (path.parent / "journal.jsonl.1").read_text().endswith("[1,2]\n")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bayeslaw.errors import JournalError, UsageError
+from bayeslaw.errors import JournalError, TrackingError, UsageError
 from bayeslaw.journal import find_journals, read_journal
 from bayeslaw.plan import read_plan, write_plan
 from trainer import loop
-from trainer.rundir import run_directory
+from trainer.rundir import claimed, run_directory
 from trainer.sweep import demo_plan, plan_grid, run_plan
 
 
@@ -57,6 +57,13 @@ def test_a_grid_is_every_cell_with_its_cost(grid):
     assert budgets == sorted(budgets)
 
 
+def test_cells_below_one_step_are_left_out_and_told(grid):
+    told = []
+    plan = plan_grid(**{**grid, "budgets": (1e3, 1e9)}, left_out=told.append)
+    assert len(plan.runs) == len(told) == 2
+    assert told[0].startswith("left out: budget = 1000 with d_model = 16")
+
+
 def test_cells_of_too_few_steps_are_left_out_and_told(grid):
     steps = sorted(run.row["tokens"] // grid["batch_tokens"] for run in plan_grid(**grid).runs)
     told = []
@@ -78,6 +85,8 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
         ({"budgets": (-1.0,)}, "budget = -1"),
         ({"corpus": "stdlb"}, "corpus 'stdlb'"),
         ({"tokens": 256}, "budgets only"),
+        ({"study": ""}, "study = ''"),
+        ({"budgets": (1e30,)}, "optimiser steps"),
         ({"head_sise": 8}, "'head_sise'"),
     ],
 )
@@ -128,12 +137,30 @@ def test_an_interrupt_keeps_what_is_finished(plan, tmp_path, monkeypatch, error)
 
 
 def test_a_run_that_fails_does_not_stop_the_others(plan, tmp_path, monkeypatch, capsys):
-    interrupt_in_run(monkeypatch, 2, MemoryError("no room"))
+    interrupt_in_run(monkeypatch, 2, OSError("no disk"))
     outcomes = run_plan(plan, tmp_path)
     assert [outcome.state for outcome in outcomes] == ["finished", "failed", "finished", "finished"]
-    assert outcomes[1].error == "MemoryError: no room"
+    assert outcomes[1].error == "OSError: no disk"
     assert "tokens" not in outcomes[1].row
     assert "failed, " in capsys.readouterr().err
+
+
+def test_our_own_errors_are_told_without_their_class(plan, tmp_path, monkeypatch, capsys):
+    interrupt_in_run(monkeypatch, 1, TrackingError("what came", do="what to do"))
+    (outcome,) = run_plan(plan, tmp_path, limit=1)
+    assert outcome.error == "what came\n  next: what to do"
+    assert "TrackingError" not in capsys.readouterr().err
+
+
+def test_a_run_of_another_process_is_left_to_it(plan, tmp_path, store_uri, capsys):
+    run_dir = run_directory(tmp_path, plan.runs[0].row["run_id"])
+    with claimed(run_dir):
+        outcomes = run_plan(plan, tmp_path, limit=1, tracking_uri=store_uri)
+    assert [(outcome.state, outcome.trained) for outcome in outcomes] == [("busy", False), ("finished", True)]
+    printed = capsys.readouterr().err
+    assert f"{plan.runs[0].row['run_id']}: being trained by another process" in printed
+    assert "Error" not in printed
+    assert "warning" not in printed  # its journal is not looked for either
 
 
 def test_runs_that_diverge_are_not_repeated(grid, tmp_path):
