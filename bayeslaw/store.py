@@ -81,8 +81,9 @@ def connect(uri: str | None = None, *, create: bool = False) -> MlflowClient:
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     except (MlflowException, OSError, SQLAlchemyError, ImportError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).replace(uri, public_uri(uri))
         raise TrackingError(
-            f"the MLflow store {public_uri(uri)} cannot be used: {str(error).splitlines()[0]}",
+            f"the MLflow store {public_uri(uri)} cannot be used: {reason}",
             allowed="sqlite:///FILE, or the http(s) address of an MLflow server",
             do=f"name another with --tracking-uri or {URI_VARIABLE}",
         ) from error

@@ -131,6 +131,14 @@ def test_output_is_tried_before_sampling(tmp_path, capsys):
     assert "sampling" not in errors
 
 
+def test_a_store_of_no_known_kind_keeps_its_password(capsys):
+    assert run(["runs", "mlflow:study", "--tracking-uri", "foo://person:secret@host/place"]) == 1
+    errors = capsys.readouterr().err
+    assert "foo://person:***@host/place" in errors
+    assert "secret" not in errors
+    assert "sqlite:///FILE" in errors
+
+
 def test_a_store_that_is_no_database(tmp_path, capsys):
     (tmp_path / "mlflow.db").write_text("root:x:0:0")
     assert run(["runs", "mlflow:study", "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]) == 1
