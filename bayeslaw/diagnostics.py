@@ -78,6 +78,7 @@ def check(fit: Fit) -> CheckResult:
     if not least >= MIN_ESS:
         messages.append(f"effective sample size {least:.0f} (at least {MIN_ESS:.0f} is needed): more --draws")
     passed = not messages
+    messages = [f"do not rely on this fit yet, its diagnostics failed: {message}" for message in messages]
     law_rows = table[table["sd_ratio"] > NOT_IDENTIFIED]
     not_identified = tuple(law_rows.index)
     if not_identified:

@@ -92,7 +92,9 @@ class Study:
     def recommendation(self, recipe: str) -> Allocation:
         """What `bayeslaw allocate` says at the largest trained budget, all draws used."""
         if recipe not in self._recommendations:
-            self._recommendations[recipe] = self.allocation(self.fit, recipe, float(self.spent(self.fit.runs).max()))
+            levels, _, aimed = self.levels(self.fit.runs)
+            flops = float(levels.max()) if aimed else float(self.spent(self.fit.runs).max())
+            self._recommendations[recipe] = self.allocation(self.fit, recipe, flops)
         return self._recommendations[recipe]
 
     def allocation(self, fit: Fit, recipe: str, flops: float) -> Allocation:

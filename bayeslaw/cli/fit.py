@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from bayeslaw.cli.output import note, print_json, print_table
+from bayeslaw.cli.output import keep_input, note, print_json, print_table
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, FitError
 from bayeslaw.files import require_writable
 
@@ -81,6 +81,7 @@ def fit(
     from bayeslaw.runs import load_runs
 
     imported = time.perf_counter() - started
+    keep_input(out, source)
     if out is not None:
         require_writable(out, error=FitError)
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
@@ -123,7 +124,9 @@ def as_answer(result: Fit, verdict: CheckResult) -> dict[str, Any]:
     rows = {str(name): {key: row[key] for key in SUMMARY} for name, row in verdict.parameters.iterrows()}
     by_recipe = {recipe: rows[f"phi[{recipe}]"] for recipe in result.recipes}
     several = len(by_recipe) > 1
-    names = ("alpha", "beta", "E", "A", "B", "sigma", "size", "data")
+    names = ["alpha", "beta", "E", "A", "B", "sigma", "size", "data"]
+    if several:
+        names += ["phi_mean", "phi_spread"]
     record = result.attrs
     answer = {
         "source": record["source"],
@@ -149,6 +152,8 @@ def as_answer(result: Fit, verdict: CheckResult) -> dict[str, Any]:
 
 def show(result: Fit, verdict: CheckResult) -> None:
     """Print the posterior as a table for people."""
+    from bayeslaw.diagnostics import phi_differences
+
     law_rows = verdict.parameters.drop(index=[n for n in ("size", "data") if n in verdict.parameters.index])
     print_table(
         ("", "mean", "sd", "5 %", "50 %", "95 %", "ESS", "R-hat"),
@@ -161,3 +166,6 @@ def show(result: Fit, verdict: CheckResult) -> None:
         draws = result.draws(recipe)["phi"]
         label = f" ({recipe})" if len(result.recipes) > 1 else ""
         print(f"phi{label}: P(< 1) = {(draws < 1).mean():.3f}, P(> 0) = {(draws > 0).mean():.3f}")
+    for recipe, row in phi_differences(result).items():
+        span = f"{row['q05']:+.3f} to {row['q95']:+.3f}"
+        print(f"phi ({recipe}) less that of the baseline: {row['mean']:+.3f} ({span}), P(> 0) = {row['p_gt_0']:.3f}")

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import bayeslaw
-from bayeslaw.errors import BayeslawError
+from bayeslaw.errors import BayeslawError, UsageError
 from bayeslaw.schema import SCHEMA_VERSION
 
 
@@ -42,6 +42,18 @@ def printable(text: str) -> str:
 def note(text: str) -> None:
     """Tell the person something on stderr."""
     print(text, file=sys.stderr)
+
+
+def keep_input(out: Path | None, *inputs: str | Path) -> None:
+    """Make sure that the output does not take the place of what is read.
+
+    Raises
+    ------
+    UsageError
+        ``out`` is one of the inputs.
+    """
+    if out is not None and out.exists() and any(Path(name).exists() and out.samefile(name) for name in inputs):
+        raise UsageError(f"--out {out} is the file that is read", allowed="another file", do="choose another --out")
 
 
 def own(package: str) -> ModuleType:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from bayeslaw.cli.output import note, own, print_json
+from bayeslaw.cli.output import keep_input, note, own, print_json
 
 app = App(name="report", help="Write the offline HTML report of a fit.")
 
@@ -39,6 +39,7 @@ def report(
     """
     from bayeslaw.fit import Fit
 
+    keep_input(out, fit)
     made = own("reports.build").write_report(Fit.load(fit), out, family=family, flops_rule=flops_rule)
     for text in made.verdict.doubts:
         note(f"note: {text}")

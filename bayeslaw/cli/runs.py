@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from bayeslaw.cli.output import note, own, print_json, print_table
+from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 app = App(name="runs", help="List the runs of a source, or deliver journals to MLflow.")
@@ -44,6 +44,7 @@ def show(
     """
     from bayeslaw.runs import load_runs
 
+    keep_input(out, source)
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
     if out is not None:
         table.save(out)

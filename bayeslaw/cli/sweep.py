@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from bayeslaw.cli.lists import Floats, Integers
-from bayeslaw.cli.output import note, own, print_json, print_table
+from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK
 from bayeslaw.plan import Plan, read_plan, write_plan
 from bayeslaw.store import resolve_uri
@@ -78,6 +78,7 @@ def plan(
     as_json
         Print the plan as one JSON object.
     """
+    keep_input(out, corpus)
     trainer_sweep = own("trainer.sweep")
     planned: Plan = trainer_sweep.plan_grid(
         study=study,

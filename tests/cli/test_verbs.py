@@ -27,6 +27,7 @@ def test_fit_json(capsys, tmp_path):
     assert set(answer["diagnostics"]) >= {"divergences", "max_r_hat", "min_ess_bulk", "passed", "not_identified"}
     assert set(answer["seconds"]) == {"import", "compile", "sample", "total"}
     assert answer["seconds"]["total"] >= answer["seconds"]["sample"] > 0
+    assert set(answer["parameters"]["phi_spread"]) == keys
     assert answer["phi_difference"]["truncated_bptt"]["p_gt_0"] < 0.05
     assert answer["phi_difference"]["hyperconnections"]["p_gt_0"] > 0.95
     code = run(["allocate", str(tmp_path / "fit.nc"), "--flops", "4.64e18", "--recipe", "truncated_bptt", "--json"])

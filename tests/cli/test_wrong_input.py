@@ -157,3 +157,19 @@ def test_a_reader_that_has_had_enough(reader, code):
         done = subprocess.run(["bash", "-c", f"{command} | {reader}"], capture_output=True, text=True)
         assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+def test_no_output_takes_the_place_of_its_input(isodepth_file, tmp_path, capsys):
+    table, fit = tmp_path / "runs.csv", tmp_path / "fit.nc"
+    table.write_text("\n".join([HEADER, *ROWS]) + "\n")
+    fit.write_bytes(isodepth_file.read_bytes())
+    for arguments, path in (
+        (["fit", str(table)], table),
+        (["runs", str(table), "--where", "tokens > 5e9"], table),
+        (["report", str(fit)], fit),
+        (["sweep", "plan", "--budgets", "1e10", "--widths", "16", "--recurrences", "1", "--corpus", str(table)], table),
+    ):
+        before = path.read_bytes()
+        assert run([*arguments, "--out", str(path)]) == 2
+        assert "is the file that is read" in capsys.readouterr().err
+        assert path.read_bytes() == before
