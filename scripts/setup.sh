@@ -39,7 +39,7 @@ fi
 
 # 3. The pinned, hashed packages, then this checkout itself, byte code compiled once.
 "$uv" pip sync --quiet --python .venv/bin/python --require-hashes --compile-bytecode requirements.lock ||
-  give_up "installing requirements.lock failed (message above): check network and disk (6 GB), then run make again"
+  give_up "installing requirements.lock failed (message above): check network and disk (7 GB), then run make again"
 "$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable . ||
   give_up "installing bayeslaw itself failed (message above)"
 touch .venv/ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +65,7 @@ def demo(
     verdict = check(result)
     note("4/5 choosing width, tokens and r for the largest budget of the grid")
     allocation = allocate(result, flops=float(table.runs["budget"].max()))
+    allocation = replace(allocation, notes=(*verdict.messages, *allocation.notes))
     with written_whole(out / "allocation.json") as partial:
         partial.write_text(json_module.dumps(plain(allocation.as_dict()), indent=1) + "\n", encoding="utf-8")
     note("5/5 writing the report")
@@ -80,7 +82,7 @@ def demo(
         print(allocation)
         print(meaning["sentence"])
         print(f"Results in {out}: report.html, fit.nc, runs.csv, allocation.json, mlflow.db, runs/")
-    for message in (*verdict.messages, *allocation.notes):
+    for message in allocation.notes:
         note(f"warning: {message}")
     note(f"trained for {seconds['train']:.0f} s of {seconds['total']:.0f} s")
     return EXIT_OK if verdict.passed else EXIT_DIAGNOSTICS
