@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import WIDTH_UNIT, Family, split_parameters
+from bayeslaw.architecture import WIDTH_UNIT, Family
 from bayeslaw.errors import UsageError
 from bayeslaw.fit import Fit
 from bayeslaw.frontier import Optimum, optimum, plain_axis, size_axis
@@ -151,10 +151,9 @@ def allocate(
     if family is not None and flops_rule is not None:
         raise UsageError(f"--family {family} with --flops-rule {flops_rule}", allowed="one of the two")
     recipe = fit.choose_recipe(recipe)
-    draws = fit.draws(recipe)
-    trained = sorted({int(r) for r in fit.runs["recurrences"] if r == int(r)})
+    trained = sorted({int(r) for r in fit.recurrences_of(recipe) if r == int(r)})
     chosen = sorted(set(recurrences)) if recurrences else trained
-    notes = [f"r = {r} was never trained: an extrapolation of r^phi" for r in chosen if r not in trained]
+    notes = [f"r = {r} was never trained: an extrapolation of the recurrence map" for r in chosen if r not in trained]
     if flops_rule is not None:
         if flops_rule not in FLOPS_RULES:
             raise UsageError(f"--flops-rule {flops_rule!r}", allowed=", ".join(FLOPS_RULES))
@@ -162,10 +161,10 @@ def allocate(
             raise UsageError(
                 f"--flops-rule 6nd with r = {chosen}", allowed="r = 1", do="use --family for looped models"
             )
-        found = [_plain_option(draws, flops)]
+        found = [_plain_option(fit, fit.draws(recipe), flops)]
     else:
         members = family_of(fit, family, recipe=recipe)
-        found = [_option(fit, draws, flops, r, members) for r in chosen]
+        found = [_option(fit, fit.draws(recipe, recurrences=r), flops, r, members) for r in chosen]
     spent = largest_budget(fit)
     if flops > 1.05 * spent:
         notes.append(f"the budget is {flops / spent:.1f} times the largest trained one: an extrapolation")
@@ -197,8 +196,8 @@ def allocate(
 
 
 def _option(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Family) -> tuple[int, Optimum, Trainable]:
-    axis = size_axis(family, flops, r, injection_in=fit.spec.injection_in)
-    best = optimum(draws, axis, flops=flops, recurrences=r)
+    axis = size_axis(family, flops, r, **fit.convention)
+    best = optimum(fit.law, draws, axis, flops=flops, recurrences=r)
     assert best.width_scale is not None
     # Of the widths that some draw in a hundred calls optimal, the one of least expected loss: the widths' mean would be
     # drawn far out by a posterior with a long tail.
@@ -210,18 +209,17 @@ def _option(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Fam
 def _trainable(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Family, d_model: int) -> Trainable:
     member = family.architecture(d_model, r)
     tokens = member.tokens_for(flops, batch_tokens=family.batch_tokens)
-    parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=fit.spec.injection_in)
-    loss = law_loss(draws, *parts, r, tokens)[:, 0]
+    loss = law_loss(fit.law, draws, *family.split(d_model, r, **fit.convention), r, tokens)[:, 0]
     return Trainable(d_model=d_model, n_unique=round(member.n_unique), tokens=tokens, loss=loss)
 
 
-def _plain_option(draws: dict[str, Array], flops: float) -> tuple[int, Optimum, Trainable]:
-    best = optimum(draws, plain_axis(), flops=flops, recurrences=1)
+def _plain_option(fit: Fit, draws: dict[str, Array], flops: float) -> tuple[int, Optimum, Trainable]:
+    best = optimum(fit.law, draws, plain_axis(), flops=flops, recurrences=1)
     trainable = []
     low, high = (float(q) for q in np.quantile(best.n_unique, [0.01, 0.99]))
     for n in np.geomspace(low, high, CANDIDATES).round():
         tokens = max(1, round(flops / (6 * n)))
-        loss = law_loss(draws, n, 0, 1, tokens)[:, 0]
+        loss = law_loss(fit.law, draws, n, 0, 1, tokens)[:, 0]
         trainable.append(Trainable(d_model=None, n_unique=int(n), tokens=tokens, loss=loss))
     return 1, best, min(trainable, key=_expected_loss)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,22 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.coordinates import N_SHARED, from_local
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.files import written_whole
 from bayeslaw.inputs import Inputs, inputs_of
-from bayeslaw.law import PARAMETERS
-from bayeslaw.likelihood import log_likelihood, natural_parameters, predictive
-from bayeslaw.point import penalised
-from bayeslaw.priors import DEFAULT, Priors, sample_prior
+from bayeslaw.laws import Law, make_law
+from bayeslaw.likelihood import log_likelihood, named, predictive, sample_prior
+from bayeslaw.priors import DEFAULT, Priors
 from bayeslaw.runs import RunTable, load_runs
 from bayeslaw.schema import BASELINE, SCHEMA_VERSION
+from bayeslaw.spec import Spec
+from bayeslaw.structure import LEAST_ERROR, Structure, free_parameters, structure_of
 
 Array = NDArray[np.float64]
 
-LAWS = ("additive",)
-NOISES = ("iid",)
-OUTLIERS = ("gaussian", "student")
 PRIOR_DRAWS = 2000
+
+ERROR_NAMES = ("sigma", "sigma_slope", "tau_run", "tau_cell")
 
 GROUPS = (
     "posterior", "prior", "sample_stats", "log_likelihood", "posterior_predictive", "prior_predictive", "observed_data",
@@ -42,54 +42,14 @@ GROUPS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
-    """All that decides a fit besides the runs.
-
-    Parameters
-    ----------
-    law, noise, outliers, injection_in : str
-        One of `LAWS`, `NOISES`, `OUTLIERS` and `bayeslaw.schema.INJECTION_IN`.
-    recipe : str or None
-        The one recipe that was asked for.
-    draws, tune, chains, seed : int
-        Kept and warm-up draws per chain, number of chains, random seed.
-    target_accept : float
-        Acceptance rate that the step size aims at. Below .95 tables of few noisy runs, whose posterior is far from
-        normal in any coordinates, give divergences; tables of a hundred runs lose a third of their speed by it.
-    """
-
-    law: str = "additive"
-    noise: str = "iid"
-    outliers: str = "gaussian"
-    injection_in: str = "once"
-    recipe: str | None = None
-    draws: int = 1000
-    tune: int = 1000
-    chains: int = 4
-    target_accept: float = 0.95
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("law", LAWS), ("noise", NOISES), ("outliers", OUTLIERS)):
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} = {getattr(self, name)!r}", allowed=", ".join(allowed))
-        for name, least in (("draws", 100), ("tune", 100), ("chains", 2), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} = {getattr(self, name)}", allowed=f"{least} or more")
-        if not 0.5 <= self.target_accept < 1:
-            raise UsageError(f"target_accept = {self.target_accept}", allowed="from 0.5 to below 1")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fit:
     """A posterior with everything it rests on.
 
     Parameters
     ----------
     data : xarray.DataTree
-        Groups ``posterior`` (E, A, B, alpha, beta, size, data, sigma over chain, draw; phi over chain, draw, recipe),
-        ``prior``, ``sample_stats``, ``log_likelihood``, ``prior_predictive``, ``posterior_predictive``,
-        ``observed_data`` and ``constant_data``.
+        Groups ``posterior`` (see `bayeslaw.likelihood.named`), ``prior``, ``sample_stats``, ``log_likelihood``,
+        ``prior_predictive``, ``posterior_predictive``, ``observed_data`` and ``constant_data``.
     runs : pandas.DataFrame
         The run table that was fitted, one row a run.
     spec : Spec
@@ -101,8 +61,8 @@ class Fit:
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """Recipes with a phi of their own."""
-        return tuple(str(name) for name in self.posterior["recipe"].to_numpy())
+        """Recipes of the runs: those with looped runs, where there are any."""
+        return tuple(self.attrs["recipes"])
 
     @property
     def posterior(self) -> xr.Dataset:
@@ -115,17 +75,79 @@ class Fit:
         record: dict[str, Any] = json.loads(self.data.attrs["record"])
         return record
 
-    def draws(self, recipe: str | None = None) -> dict[str, Array]:
-        """Posterior draws of the law's parameters and of sigma, chains joined, each of shape (sample,).
+    @cached_property
+    def law(self) -> Law:
+        """The law that was fitted."""
+        return make_law(self.spec.law, self.spec.map, levels=tuple(self.attrs["map_levels"]))
+
+    @property
+    def convention(self) -> dict[str, Any]:
+        """What N_rec counts, as `bayeslaw.architecture.Family.split` takes it."""
+        return {"injection_in": self.spec.injection_in, "trained": tuple(self.runs["recurrences"].unique())}
+
+    def draws(
+        self, recipe: str | None = None, *, recurrences: float = 1, names: Iterable[str] | None = None
+    ) -> dict[str, Array]:
+        """Posterior draws of the law's parameters and the error scales, chains joined, each of shape (sample,).
 
         Parameters
         ----------
         recipe : str, optional
-            Whose phi; may be left out when the fit has only one.
+            Whose parameters; may be left out when the fit has only one.
+        recurrences : float
+            Of which architecture, where parameters differ by it.
+        names : iterable of str, optional
+            Only these.
+
+        Raises
+        ------
+        UsageError
+            The recipe, or the architecture, is not in this fit.
         """
         recipe = self.choose_recipe(recipe)
-        chosen = self.posterior.sel(recipe=recipe)
-        return {name: chosen[name].values.reshape(-1) for name in (*PARAMETERS, "sigma")}
+        posterior = self.posterior
+        names = names or (*self.law.parameters, *(name for name in ERROR_NAMES if name in posterior))
+        out = {}
+        for name in names:
+            chosen = posterior[name]
+            if "recipe" in chosen.dims:
+                chosen = chosen.sel(recipe=recipe)
+            if "source" in chosen.dims:
+                chosen = chosen.sel(source=self._source(recipe))
+            if "architecture" in chosen.dims:
+                chosen = chosen.sel(architecture=self._architecture(recipe, recurrences))
+            out[name] = chosen.values.reshape(-1)
+        return out
+
+    def recurrences_of(self, recipe: str) -> tuple[float, ...]:
+        """The r that a decision may choose from: the trained ones, of the recipe alone where architectures differ."""
+        runs = self.runs
+        if "architecture" in self.posterior.dims:
+            runs = runs[(runs["recipe"] == recipe) | (runs["recurrences"] == 1)]
+        return tuple(sorted(float(r) for r in runs["recurrences"].unique()))
+
+    def _architecture(self, recipe: str, recurrences: float) -> str:
+        """The architecture of a recipe and r; the baseline's serves every recipe at r = 1."""
+        levels = [str(name) for name in self.posterior["architecture"].to_numpy()]
+        names = [f"{name}/r={recurrences:g}" for name in (recipe, BASELINE) if recurrences == 1 or name == recipe]
+        found = next((name for name in names if name in levels), None)
+        if found is None:
+            raise UsageError(
+                f"r = {recurrences:g} of {recipe} has no law of its own in this fit, and architectures differ in it",
+                allowed=", ".join(levels),
+                do="fit with --law additive or coupled, whose recurrence map joins the architectures",
+            )
+        return found
+
+    def _source(self, recipe: str) -> str:
+        """The one data source of a recipe."""
+        sources = sorted(set(self.runs.loc[self.runs["recipe"] == recipe, "source"].astype(str)))
+        if len(sources) != 1:
+            raise UsageError(
+                f"parameters of this fit differ by source, and the runs of {recipe} come from {', '.join(sources)}",
+                do="fit one source with --where",
+            )
+        return sources[0]
 
     def choose_recipe(self, recipe: str | None) -> str:
         """The named recipe, or the only one, or the baseline; a `UsageError` where there is no such recipe."""
@@ -167,6 +189,8 @@ class Fit:
             record = json.loads(tree.attrs["record"])
             runs = _as_frame(tree["run_table"].to_dataset())
             spec = Spec(**record["spec"])
+            if not {"recipes", "map_levels"} <= set(record):
+                raise ValueError("written by an earlier version")
             missing = [name for name in GROUPS if name not in tree.children]
             if missing:
                 raise ValueError(f"no group {', '.join(missing)}")
@@ -182,33 +206,27 @@ class Fit:
 def fit(
     source: RunTable | pd.DataFrame | str | Path,
     *,
-    law: str = "additive",
-    noise: str = "iid",
-    outliers: str = "gaussian",
-    injection_in: str = "once",
-    recipe: str | None = None,
     priors: Priors = DEFAULT,
-    draws: int = 1000,
-    tune: int = 1000,
-    chains: int = 4,
-    target_accept: float = 0.95,
-    seed: int = 0,
     allow_prior_dominated: bool = False,
     progress: Callable[[str], None] = lambda message: None,
+    **settings: Any,
 ) -> Fit:
     """Sample the posterior of the law.
+
+    A process that has fitted a table fits the next one of the same structure without compiling.
 
     Parameters
     ----------
     source : RunTable, DataFrame, str or Path
         A run table, or what `bayeslaw.load_runs` reads one from.
-    law, noise, outliers, injection_in, recipe, draws, tune, chains, target_accept, seed
-        See `Spec`.
     priors : Priors
     allow_prior_dominated : bool
         Go on with fewer runs than free parameters; the prior then carries the answer.
     progress : callable
         Told in a few words what is being done.
+    **settings
+        Of the `Spec`: law, map, noise, outliers, error_scale, pooling, injection_in, recipe, draws, tune, chains,
+        target_accept, seed.
 
     Returns
     -------
@@ -216,19 +234,23 @@ def fit(
 
     Raises
     ------
+    UsageError
+        A setting cannot be meant.
     FitError
-        Fewer runs than free parameters.
+        Fewer runs than free parameters, or the table lacks what a setting needs.
     """
-    spec = Spec(
-        law=law, noise=noise, outliers=outliers, injection_in=injection_in, recipe=recipe,
-        draws=draws, tune=tune, chains=chains, target_accept=target_accept, seed=seed,
-    )  # fmt: skip
-    table = source if isinstance(source, RunTable) else load_runs(source, recipe=recipe)
-    inputs = inputs_of(table.runs, injection_in=injection_in)
-    free = N_SHARED + len(inputs.recipes) + 1
-    if len(inputs.loss) < free and not allow_prior_dominated:
+    unknown = sorted(set(settings) - {field.name for field in fields(Spec)})
+    if unknown:
+        raise UsageError(f"fit has no setting {', '.join(unknown)}", allowed=", ".join(f.name for f in fields(Spec)))
+    spec = Spec(**settings)
+    table = source if isinstance(source, RunTable) else load_runs(source, recipe=spec.recipe)
+    inputs = inputs_of(table.runs, injection_in=spec.injection_in)
+    structure = structure_of(inputs, spec, priors)
+    free = free_parameters(structure.blocks)
+    rows = len(inputs.run.levels)
+    if rows < free and not allow_prior_dominated:
         raise FitError(
-            f"{len(inputs.loss)} runs for {free} free parameters",
+            f"{rows} runs for {free} free parameters",
             allowed=f"{free} runs or more",
             do="add runs, or pass --allow-prior-dominated to see what the prior makes of them",
         )
@@ -243,31 +265,27 @@ def fit(
         last = now
 
     progress("loading PyMC")
-    from bayeslaw import model, sampling
+    from bayeslaw import sampling
 
     timed("import")
-    whitening = penalised(inputs, priors)
-    sampled = sampling.sample(
-        model.build(inputs, priors, outliers=outliers, whitening=whitening),
-        start={"theta": from_local(whitening.mean, xp=np), "sigma": whitening.sigma},
-        draws=draws, tune=tune, chains=chains, target_accept=target_accept, seed=seed, progress=progress, timed=timed,
-    )  # fmt: skip
+    sampled = sampling.sample(structure, inputs, priors, spec, progress=progress, timed=timed)
 
-    rng = np.random.default_rng(seed)
-    posterior = natural_parameters(sampled["posterior"].to_dataset(), inputs)
-    prior = natural_parameters(_prior_dataset(priors, inputs, rng), inputs)
+    rng = np.random.default_rng(spec.seed)
+    posterior = named(sampled["posterior"].to_dataset()["theta"].values, structure, inputs)
+    prior = named(sample_prior(structure, priors, PRIOR_DRAWS, rng)[None], structure, inputs)
     groups = {
         "posterior": posterior,
         "prior": prior,
         "sample_stats": sampled["sample_stats"].to_dataset()[["diverging", "depth", "n_steps", "energy", "step_size"]],
-        "log_likelihood": log_likelihood(posterior, inputs, outliers),
-        "posterior_predictive": predictive(posterior, inputs, outliers, rng),
-        "prior_predictive": predictive(prior, inputs, outliers, rng),
-        "observed_data": xr.Dataset({"log_loss": ("run", np.log(inputs.loss))}),
+        "log_likelihood": log_likelihood(posterior, structure, inputs),
+        "posterior_predictive": predictive(posterior, structure, inputs, rng),
+        "prior_predictive": predictive(prior, structure, inputs, rng),
+        "observed_data": xr.Dataset({"log_loss": ("run", inputs.log_loss)}),
         "constant_data": xr.Dataset(
             {name: ("run", getattr(inputs, name)) for name in ("n_once", "n_rec", "recurrences", "tokens", "recipe")}
         ).rename(recipe="recipe_index"),
     }
+    timed("predictive")
     ids = table.runs["run_id"].astype(str).to_numpy(dtype=object)
     groups = {name: group.assign_coords(run=ids) if "run" in group.dims else group for name, group in groups.items()}
     record = {
@@ -276,28 +294,46 @@ def fit(
         "where": table.where,
         "data_hash": table.data_hash,
         "spec": asdict(spec),
+        "recipes": inputs.recipes,
+        "map_levels": structure.law.map.levels,
+        "effects": structure.effects,
         "priors": priors.as_dict(),
-        "centre": dict(zip(("n_eff", "tokens"), inputs.centre, strict=True)),
+        "centre": {
+            **dict(zip(("n_eff", "tokens"), inputs.centre, strict=True)),
+            "flops": float(np.exp(np.log(inputs.flops).mean())),
+        },
         "versions": versions(),
         "seconds": seconds,
         "excluded": table.excluded.to_dict("records"),
-        "notes": list(table.notes),
+        "notes": [*table.notes, *_notes(structure, inputs)],
     }
     tree = xr.DataTree.from_dict(groups)
     tree.attrs["record"] = json.dumps(record)
     return Fit(data=tree, runs=table.runs, spec=spec)
 
 
+def _notes(structure: Structure, inputs: Inputs) -> list[str]:
+    """What a fit decided by itself."""
+    notes = []
+    if "run" in structure.effects:
+        sizes = np.bincount(inputs.run.index)
+        several = sizes[sizes > 1]
+        notes.append(
+            f"{several.sum()} rows belong to {len(several)} training runs or configurations with several rows each: "
+            "they share an effect (tau_run) and are not counted as independent"
+        )
+    if structure.resolution == LEAST_ERROR:
+        notes.append(
+            "fewer runs than free parameters: the prior carries the answer, and errors of log loss are taken to be at "
+            f"least {LEAST_ERROR:g}"
+        )
+    return notes
+
+
 def versions() -> dict[str, str]:
     """Versions of what computed a fit."""
     packages = ("bayeslaw", "numpy", "pandas", "xarray", "pymc", "pytensor", "nutpie", "numba", "arviz")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def _prior_dataset(priors: Priors, inputs: Inputs, rng: np.random.Generator) -> xr.Dataset:
-    drawn = sample_prior(priors, PRIOR_DRAWS, len(inputs.recipes), rng)
-    dims = ("chain", "draw", "theta_dim")
-    return xr.Dataset({name: (dims[: value.ndim + 1], value[None]) for name, value in drawn.items()})
 
 
 def _as_dataset(frame: pd.DataFrame) -> xr.Dataset:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import WIDTH_UNIT, Family, split_parameters
+from bayeslaw.architecture import WIDTH_UNIT, Family
 from bayeslaw.errors import DecisionError
+from bayeslaw.laws import Law
 from bayeslaw.predict import law_loss
 
 Array = NDArray[np.float64]
@@ -64,8 +66,13 @@ class Optimum:
     at_edge: float
 
 
-def size_axis(family: Family, flops: float, recurrences: float, *, injection_in: str) -> SizeAxis:
-    """Members of the family from one width step up to the width whose single step spends the budget."""
+def size_axis(
+    family: Family, flops: float, recurrences: float, *, injection_in: str, trained: Iterable[float] = ()
+) -> SizeAxis:
+    """Members of the family from one width step up to the width whose single step spends the budget.
+
+    ``injection_in`` and ``trained`` as `bayeslaw.architecture.Family.split` takes them.
+    """
     smallest = float(family.width_step)
     least = family.architecture(smallest, recurrences).flops_per_token * family.batch_tokens
     if flops < least:
@@ -76,20 +83,16 @@ def size_axis(family: Family, flops: float, recurrences: float, *, injection_in:
     largest = smallest
     while family.architecture(2 * largest, recurrences).flops_per_token * family.batch_tokens <= flops:
         largest *= 2
-    members = [family.architecture(d, recurrences) for d in np.geomspace(smallest, 2 * largest, GRID)]
-    count = {
-        name: np.array([getattr(member, name) for member in members], dtype=float)
-        for name in ("d_model", "n_once", "n_shared", "n_injection", "n_unique", "flops_per_token")
-    }
-    n_once, n_rec = split_parameters(
-        count["n_once"], count["n_shared"], count["n_injection"], injection_in=injection_in
-    )
+    widths = np.geomspace(smallest, 2 * largest, GRID)
+    members = [family.architecture(d, recurrences) for d in widths]
+    parts = [family.split(d, recurrences, injection_in=injection_in, trained=trained) for d in widths]
+    n_once, n_rec = np.array(parts).T
     return SizeAxis(
-        size=count["d_model"],
+        size=widths,
         n_once=n_once,
         n_rec=n_rec,
-        n_unique=count["n_unique"],
-        flops_per_token=count["flops_per_token"],
+        n_unique=np.array([member.n_unique for member in members], dtype=float),
+        flops_per_token=np.array([member.flops_per_token for member in members], dtype=float),
         has_width=True,
     )
 
@@ -100,11 +103,12 @@ def plain_axis() -> SizeAxis:
     return SizeAxis(size=n, n_once=n, n_rec=np.zeros_like(n), n_unique=n, flops_per_token=6 * n, has_width=False)
 
 
-def optimum(draws: dict[str, Array], axis: SizeAxis, *, flops: float, recurrences: float) -> Optimum:
+def optimum(law: Law, draws: dict[str, Array], axis: SizeAxis, *, flops: float, recurrences: float) -> Optimum:
     """Minimise the law along a budget line for every draw.
 
     Parameters
     ----------
+    law : Law
     draws : dict
         As `Fit.draws` gives them.
     axis : SizeAxis
@@ -113,7 +117,7 @@ def optimum(draws: dict[str, Array], axis: SizeAxis, *, flops: float, recurrence
     recurrences : float
         r.
     """
-    losses = law_loss(draws, axis.n_once, axis.n_rec, recurrences, flops / axis.flops_per_token)
+    losses = law_loss(law, draws, axis.n_once, axis.n_rec, recurrences, flops / axis.flops_per_token)
     best = losses.argmin(axis=1)
     inner = np.clip(best, 1, len(axis.size) - 2)
     rows = np.arange(len(losses))

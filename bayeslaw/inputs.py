@@ -1,23 +1,44 @@
-"""What a fit takes from a run table: arrays, with the injection counted by a convention and the recipes numbered."""
+"""What a fit takes from a run table: arrays, with the injection counted by a convention and the groups numbered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bayeslaw import law
-from bayeslaw.architecture import split_parameters
+from bayeslaw.architecture import regression_split, split_parameters
+from bayeslaw.errors import FitError
+from bayeslaw.law import effective_parameters
 from bayeslaw.schema import BASELINE
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+FACTORS = ("recipe", "source", "architecture")
+"""What a law parameter may differ by; an architecture is a recipe with one r."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Runs numbered by a name they share.
+
+    Parameters
+    ----------
+    levels : tuple of str
+    index : ndarray of int, shape (run,)
+        Index into ``levels``.
+    """
+
+    levels: tuple[str, ...]
+    index: Index
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What the law is fitted to, one entry a run.
+    """What the law is fitted to, one entry a row of the run table.
 
     Parameters
     ----------
@@ -25,10 +46,16 @@ class Inputs:
         Parameters run once and r times, the injection counted by the fit's convention.
     recurrences, tokens, loss : ndarray, shape (run,)
         r, D in tokens, validation loss in nats per token.
-    recipe : ndarray of int, shape (run,)
-        Index into ``recipes``.
-    recipes : tuple of str
-        Names of the recipes, each with its own phi.
+    loss_se : ndarray, shape (run,)
+        Known standard error of the loss, nats per token; 0 where the table has none.
+    flops : ndarray, shape (run,)
+        Training FLOPs as recorded, 6 N D where they are not.
+    factors : dict of str to Grouping
+        By `FACTORS`. Rows at r = 1 whose recipe has no looped run belong to the first recipe.
+    run : Grouping
+        Rows of one training run (checkpoints), or of one configuration (seeds), together.
+    cell : Grouping or None
+        Cells (recipe, budget, r); None where a budget is not known.
     """
 
     n_once: Array
@@ -36,36 +63,123 @@ class Inputs:
     recurrences: Array
     tokens: Array
     loss: Array
-    recipe: NDArray[np.int64]
-    recipes: tuple[str, ...]
+    loss_se: Array
+    flops: Array
+    factors: dict[str, Grouping]
+    run: Grouping
+    cell: Grouping | None
 
     @property
+    def recipes(self) -> tuple[str, ...]:
+        """Names of the recipes."""
+        return self.factors["recipe"].levels
+
+    @property
+    def recipe(self) -> Index:
+        """Recipe of each run, an index into ``recipes``."""
+        return self.factors["recipe"].index
+
+    @cached_property
+    def log_loss(self) -> Array:
+        """Logarithm of the losses."""
+        logs: Array = np.log(self.loss)
+        return logs
+
+    @cached_property
     def centre(self) -> tuple[float, float]:
-        """(N0, D0): geometric means of N_eff at phi = 1/2 and of D; they depend on the design only."""
-        n_eff = law.effective_parameters(self.n_once, self.n_rec, self.recurrences, 0.5)
+        """(N0, D0): geometric means of N_eff for g = sqrt(r) and of D; they depend on the design only."""
+        n_eff = effective_parameters(self.n_once, self.n_rec, np.sqrt(self.recurrences))
         return float(np.exp(np.log(n_eff).mean())), float(np.exp(np.log(self.tokens).mean()))
+
+    @property
+    def looped(self) -> tuple[float, ...]:
+        """The r > 1 of the runs, ascending."""
+        return tuple(float(r) for r in np.unique(self.recurrences) if r > 1)
 
 
 def inputs_of(runs: pd.DataFrame, *, injection_in: str) -> Inputs:
     """Arrays of a run table, with the injection counted by the convention.
 
-    The r = 1 rows serve every recipe: their loss does not depend on phi, so a recipe needs rows with r > 1 to have one.
+    The r = 1 rows serve every recipe: their loss does not depend on what a recurrence is worth, so a recipe needs rows
+    with r > 1 to have a phi.
     """
     column = {
         name: runs[name].to_numpy(dtype=float)
-        for name in ("n_once", "n_shared", "n_injection", "recurrences", "tokens", "loss")
+        for name in ("n_once", "n_shared", "n_injection", "n_unique", "recurrences", "tokens", "loss")
     }
-    looped = runs.loc[column["recurrences"] > 1, "recipe"]
-    names = sorted(set(looped if len(looped) else runs["recipe"]), key=lambda name: (name != BASELINE, name))
-    n_once, n_rec = split_parameters(
-        column["n_once"], column["n_shared"], column["n_injection"], injection_in=injection_in
-    )
+    if injection_in == "regression":
+        if "d_model" not in runs or runs["d_model"].isna().any():
+            raise FitError(
+                "--injection-in regression splits n_unique by width, and these runs have no d_model",
+                allowed="once, rec, nowhere",
+                do="add the column d_model, or choose another convention",
+            )
+        n_once, n_rec = regression_split(column["n_unique"], column["recurrences"], runs["d_model"].to_numpy())
+    else:
+        n_once, n_rec = split_parameters(
+            column["n_once"], column["n_shared"], column["n_injection"], injection_in=injection_in
+        )
+    n_unique = column["n_unique"]
+    flops = optional(runs, "flops", np.nan)
+    recipe = _recipes(runs, column["recurrences"])
     return Inputs(
         n_once=n_once,
         n_rec=n_rec,
         recurrences=column["recurrences"],
         tokens=column["tokens"],
         loss=column["loss"],
-        recipe=np.array([names.index(name) if name in names else 0 for name in runs["recipe"]]),
-        recipes=tuple(names),
+        loss_se=optional(runs, "loss_se", 0.0),
+        flops=np.where(np.isfinite(flops), flops, 6 * n_unique * column["tokens"]),
+        factors={
+            "recipe": recipe,
+            "source": _grouping(runs["source"].astype(str)),
+            "architecture": _grouping(runs["recipe"].astype(str) + "/r=" + runs["recurrences"].map("{:g}".format)),
+        },
+        run=_training_runs(runs),
+        cell=_cells(runs),
+    )
+
+
+def optional(runs: pd.DataFrame, name: str, missing: float) -> Array:
+    """A column that a table may lack, with ``missing`` where there is no value."""
+    if name not in runs:
+        return np.full(len(runs), missing)
+    values: Array = runs[name].fillna(missing).to_numpy(dtype=float)
+    return values
+
+
+def _recipes(runs: pd.DataFrame, recurrences: Array) -> Grouping:
+    looped = runs.loc[recurrences > 1, "recipe"]
+    names = sorted(set(looped if len(looped) else runs["recipe"]), key=lambda name: (name != BASELINE, name))
+    index = np.array([names.index(name) if name in names else 0 for name in runs["recipe"]])
+    return Grouping(levels=tuple(str(name) for name in names), index=index)
+
+
+def _grouping(labels: pd.Series[str]) -> Grouping:
+    levels = tuple(sorted(set(labels)))
+    return Grouping(levels=levels, index=np.array([levels.index(label) for label in labels]))
+
+
+def _training_runs(runs: pd.DataFrame) -> Grouping:
+    """Rows with the same ``training_run``; without one, of the same configuration and budget (or else tokens)."""
+    spent = runs["budget"] if "budget" in runs else pd.Series(np.nan, index=runs.index)
+    spent = spent.fillna(-runs["tokens"].astype(float))
+    label = spent.map(repr)
+    for name in ("recipe", "recurrences", "n_once", "n_shared", "n_injection"):
+        label = label + "/" + runs[name].astype(str)
+    if "training_run" in runs:
+        label = runs["training_run"].where(runs["training_run"].notna(), label)
+    codes, levels = pd.factorize(label.astype(str))
+    return Grouping(levels=tuple(levels), index=codes.astype(np.int64))
+
+
+def _cells(runs: pd.DataFrame) -> Grouping | None:
+    if "budget" not in runs or runs["budget"].isna().any():
+        return None
+    return _grouping(
+        runs["recipe"].astype(str)
+        + "/"
+        + runs["budget"].map("{:.4g}".format)
+        + "/r="
+        + runs["recurrences"].map("{:g}".format)
     )

@@ -1,7 +1,8 @@
-"""The PyMC model of log loss, the only one.
+"""The PyMC models of log loss: as it is stated, and as it is sampled.
 
-log L_i ~ Normal or StudentT(nu = 4) around the log of the law, independent between runs; E, the two terms and their
-exponents are shared by all recipes, phi is one per recipe and partially pooled when there are several.
+`stated` has every parameter under its name, effects of cells and training runs explicit, and derives everything by PyMC
+itself. `build` is the same posterior for the sampler: one vector in whitened local coordinates, the effects integrated
+out, runs and priors as data, so that a compiled model is used again for other runs. Tests hold the two together.
 """
 
 from __future__ import annotations
@@ -11,86 +12,146 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.transforms import Transform
+from numpy.typing import NDArray
 
 from bayeslaw import law
-from bayeslaw.coordinates import N_SHARED, from_local, to_local
 from bayeslaw.inputs import Inputs
-from bayeslaw.point import Whitening
-from bayeslaw.priors import STUDENT_NU, Priors
+from bayeslaw.laplace import Whitening
+from bayeslaw.ops import LogDensity, Natural
+from bayeslaw.priors import HalfNormal, Priors
+from bayeslaw.schema import STUDENT_NU
+from bayeslaw.structure import Block, Structure
+
+Array = NDArray[np.float64]
 
 
-class WhitenedLocal(Transform):  # type: ignore[misc]  # pymc is untyped here
-    """Natural coordinates to whitened local ones, z = chol^-1 (xi(theta) - mean).
+def pack(structure: Structure, inputs: Inputs, priors: Priors, whitening: Whitening) -> Array:
+    """Everything that may change without compiling again, in one vector: a compiled model's only data.
 
-    A change of coordinates for the sampler only: prior draws and posterior are those of the natural coordinates.
+    (One, because every further shared variable costs the sampler's compiler most of a second.)
     """
-
-    name = "whitened"
-    ndim_supp = 1
-
-    def __init__(self, whitening: Whitening) -> None:
-        self._mean = whitening.mean
-        self._chol = whitening.chol
-        self._inverse = np.linalg.inv(whitening.chol)
-
-    def forward(self, value: Any, *inputs: Any) -> Any:
-        """Whitened local coordinates of ``theta``."""
-        return pt.dot(self._inverse, to_local(value, xp=pt) - self._mean)
-
-    def backward(self, value: Any, *inputs: Any) -> Any:
-        """Natural coordinates ``theta`` of z."""
-        return from_local(self._mean + pt.dot(self._chol, value), xp=pt)
-
-    def log_jac_det(self, value: Any, *inputs: Any) -> Any:
-        """Logarithm of |d theta / d z|: the local map keeps volume, so only the scale counts."""
-        return pt.as_tensor(np.log(np.diag(self._chol)).sum())
+    mu, sd = structure.prior(priors)
+    return np.concatenate([whitening.mean, whitening.chol.ravel(), mu, sd, structure.table(inputs).ravel()])
 
 
-def build(inputs: Inputs, priors: Priors, *, outliers: str, whitening: Whitening | None) -> pm.Model:
-    """Build the model.
+def build(structure: Structure, packed: Array) -> pm.Model:
+    """The model as it is sampled.
 
     Parameters
     ----------
-    inputs : Inputs
-    priors : Priors
-    outliers : "gaussian" or "student"
-    whitening : Whitening, optional
-        Coordinates to sample in; None leaves the sampler in the natural ones.
+    structure : Structure
+    packed : ndarray
+        As `pack` gives it.
 
     Returns
     -------
     pymc.Model
-        Free variables ``theta`` (see `bayeslaw.coordinates`), ``sigma`` and, with several recipes, ``phi_mean`` and
-        ``phi_spread``; observed ``log_loss``.
+        Free variable ``z``, whitened local coordinates; ``theta`` follows from it, see `Structure.names`. Data
+        ``packed``.
     """
-    several = len(inputs.recipes) > 1
-    n0, d0 = inputs.centre
-    with pm.Model(coords={"recipe": inputs.recipes, "run": np.arange(len(inputs.loss))}) as model:
-        phi_mu: Any = np.array([priors.phi.mu])
-        phi_sd: Any = np.array([priors.phi.sd])
-        if several:
-            phi_mean = pm.Normal("phi_mean", priors.phi.mu, priors.phi.sd)
-            phi_spread = pm.LogNormal("phi_spread", priors.phi_spread.mu, priors.phi_spread.sd)
-            phi_mu, phi_sd = (pt.repeat(value, len(inputs.recipes)) for value in (phi_mean, phi_spread))
-        theta = pm.Normal(
-            "theta",
-            pt.concatenate([np.array([prior.mu for prior in priors.law]), phi_mu]),
-            pt.concatenate([np.array([prior.sd for prior in priors.law]), phi_sd]),
-            shape=N_SHARED + len(inputs.recipes),
-            **({"transform": WhitenedLocal(whitening)} if whitening else {}),
+    with pm.Model() as model:
+        data = pm.Data("packed", packed)
+        z = pm.Flat("z", shape=structure.size)
+        theta, log_volume = Natural()(z, data, structure.layout.cores, structure.layout.reference)
+        pm.Deterministic("theta", theta)
+        log_density, *_ = LogDensity(structure.errors)(
+            theta, structure.log_worth(theta, xp=pt), data, structure.kinds, structure.cores, structure.scale_positions
         )
-        sigma = pm.HalfNormal("sigma", priors.sigma)
-        E, size, data, alpha, beta = (pt.exp(theta[i]) for i in range(N_SHARED))
+        pm.Potential("log_density", log_density + log_volume)
+    return model
+
+
+def stated(
+    structure: Structure, inputs: Inputs, priors: Priors, *, direct: bool = False, integrated: bool = False
+) -> pm.Model:
+    """The model as it is stated: every parameter a variable of its own, group effects explicit.
+
+    Parameters
+    ----------
+    structure, inputs, priors
+    direct : bool
+        Sample A, B, alpha and beta themselves, as the law is written, in place of the terms at the centre and the
+        exponents of single terms; the priors stay the same.
+    integrated : bool
+        Leave out the effects of a single level of groups and integrate over them (normal errors).
+
+    Returns
+    -------
+    pymc.Model
+        Free variables E, size and data (A and B when ``direct``), alpha and beta (for the coupled law k times the law's
+        own), k, the map's parameters, NAME_mean and NAME_spread of pooled ones (the mean of the logarithm of a positive
+        one), sigma, sigma_slope, tau_run, tau_cell, run_effect and cell_effect (in units of their tau).
+    """
+    n0, d0 = inputs.centre
+    levels = {block.factor: block.levels for block in structure.blocks if block.factor}
+    effects = {effect: getattr(inputs, effect) for effect in structure.effects}
+    coords = {**levels, **{name: grouping.levels for name, grouping in effects.items()}}
+    with pm.Model(coords=coords) as model:
+        value = {block.name: _variable(block, priors, flat=direct) for block in structure.blocks}
+        k = value.get("k", 1.0)
+        if direct:
+            for name, exponent, unit in (("size", "alpha", n0), ("data", "beta", d0)):
+                own, slope = value[name], value[exponent]
+                log_term, value[exponent] = k * (pt.log(own) - slope * np.log(unit)), k * slope
+                value[name] = pt.exp(log_term)
+                # The priors' densities, moved to A and alpha: d log term / d log A is k.
+                for moved, log_value in ((name, log_term), (exponent, pt.log(value[exponent]))):
+                    prior = priors.of(moved)
+                    pm.Potential(f"prior_{moved}", pm.logp(pm.Normal.dist(prior.mu, prior.sd), log_value).sum())
+                pm.Potential(f"volume_{name}", (pt.log(k) - pt.log(own) - pt.log(slope)).sum())
+        of_run = {
+            block.name: value[block.name][inputs.factors[block.factor].index] if block.factor else value[block.name]
+            for block in structure.blocks
+        }
+        k = of_run.get("k", 1.0)
+        r = inputs.recurrences
+        own = [of_run[name] for name in structure.law.map.parameters]
+        worth = pt.exp(structure.law.map.log_worth(r, own, xp=pt if own else np))
+        n_eff = law.effective_parameters(structure.law.map.once(inputs.n_once, r), inputs.n_rec, worth)
         mean = pt.log(
             law.loss(
-                inputs.n_once / n0, inputs.n_rec / n0, inputs.recurrences, inputs.tokens / d0,
-                E=E, A=size, B=data, alpha=alpha, beta=beta, phi=theta[N_SHARED:][inputs.recipe],
+                n_eff / n0, inputs.tokens / d0, E=of_run["E"], A=of_run["size"] ** (1 / k), B=of_run["data"] ** (1 / k),
+                alpha=of_run["alpha"] / k, beta=of_run["beta"] / k, k=k,
             )
         )  # fmt: skip
-        observed = np.log(inputs.loss)
-        if outliers == "student":
-            pm.StudentT("log_loss", nu=STUDENT_NU, mu=mean, sigma=sigma, observed=observed, dims="run")
+        tau = {name: pm.HalfNormal(f"tau_{name}", priors.tau.scale) for name in effects}
+        if not integrated:
+            for name, grouping in effects.items():
+                mean += tau[name] * pm.Normal(f"{name}_effect", dims=name)[grouping.index]
+        sigma: Any = pm.HalfNormal("sigma", priors.sigma.scale)
+        table = structure.columns(inputs)
+        if "sigma_slope" in structure.scales:
+            slope = pm.Normal("sigma_slope", priors.sigma_slope.mu, priors.sigma_slope.sd)
+            sigma = sigma * pt.exp(slope * table["log_flops"])
+        scale = pt.sqrt(sigma**2 + table["known"])
+        if integrated:
+            ((name, grouping),) = effects.items()
+            members = np.eye(len(grouping.levels))[grouping.index]
+            z = inputs.log_loss - mean
+            weight, pull = members.T @ (1 / scale**2), members.T @ (z / scale**2)
+            grown = 1 + tau[name] ** 2 * weight
+            density = pm.logp(pm.Normal.dist(mean, scale), inputs.log_loss).sum()
+            pm.Potential("log_loss", density + 0.5 * (tau[name] ** 2 * pull**2 / grown - pt.log(grown)).sum())
+        elif structure.outliers == "student":
+            pm.StudentT("log_loss", nu=STUDENT_NU, mu=mean, sigma=scale, observed=inputs.log_loss)
         else:
-            pm.Normal("log_loss", mean, sigma, observed=observed, dims="run")
+            pm.Normal("log_loss", mean, scale, observed=inputs.log_loss)
     return model
+
+
+def _variable(block: Block, priors: Priors, *, flat: bool) -> Any:
+    """The variable of one parameter; ``flat`` leaves the terms A and B to a prior that is stated apart."""
+    name = {"size": "A", "data": "B"}.get(block.name, block.name) if flat else block.name
+    if flat and name in ("A", "B", "alpha", "beta"):
+        return pm.HalfFlat(name, dims=block.factor)
+    kind = pm.LogNormal if block.prior.log else pm.Normal
+    mu: Any = block.prior.mu
+    sd: Any = block.prior.sd
+    if block.pooled:
+        mu = pm.Normal(f"{name}_mean", mu, sd)
+        sd = (
+            pm.HalfNormal(f"{name}_spread", priors.spread.scale)
+            if isinstance(priors.spread, HalfNormal)
+            else pm.LogNormal(f"{name}_spread", priors.spread.mu, priors.spread.sd)
+        )
+    return kind(name, mu, sd, dims=block.factor)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw import law
-from bayeslaw.architecture import FAMILIES, FAMILY_COLUMNS, WIDTH_UNIT, Family, spanned_family, split_parameters
+from bayeslaw.architecture import FAMILIES, FAMILY_COLUMNS, WIDTH_UNIT, Family, spanned_family
 from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.fit import Fit
-from bayeslaw.likelihood import errors
+from bayeslaw.laws import Law
+from bayeslaw.likelihood import new_run_errors
 from bayeslaw.schema import COLUMNS
 
 Array = NDArray[np.float64]
@@ -27,11 +27,12 @@ def interval(draws: Array) -> dict[str, float]:
     return {"mean": float(draws.mean()), "q05": float(q05), "q95": float(q95)}
 
 
-def law_loss(draws: dict[str, Array], n_once: Any, n_rec: Any, recurrences: Any, tokens: Any) -> Array:
+def law_loss(law: Law, draws: dict[str, Array], n_once: Any, n_rec: Any, recurrences: Any, tokens: Any) -> Array:
     """The law at designs for every draw.
 
     Parameters
     ----------
+    law : Law
     draws : dict
         As `Fit.draws` gives them, each of shape (sample,).
     n_once, n_rec, recurrences, tokens : float or ndarray, shape (design,)
@@ -40,11 +41,11 @@ def law_loss(draws: dict[str, Array], n_once: Any, n_rec: Any, recurrences: Any,
     -------
     ndarray, shape (sample, design), nats per token.
     """
-    parameters = {name: draws[name][:, None] for name in law.PARAMETERS}
-    designs = np.broadcast_arrays(
+    parameters = {name: draws[name][:, None] for name in law.parameters}
+    once, rec, r, d = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(v, dtype=float)) for v in (n_once, n_rec, recurrences, tokens))
     )
-    predicted: Array = law.loss(*designs, **parameters)
+    predicted: Array = law.loss(once, rec, r, d, parameters)
     return predicted
 
 
@@ -89,7 +90,7 @@ def largest_budget(fit: Fit) -> float:
 def _outside(fit: Fit, *, recurrences: float, n_unique: float, tokens: float) -> Iterator[str]:
     """Sentences on what lies outside the fitted runs."""
     if recurrences not in set(fit.runs["recurrences"]):
-        yield f"r = {recurrences:g} was never trained: an extrapolation of r^phi"
+        yield f"r = {recurrences:g} was never trained: an extrapolation of the recurrence map"
     for name, value in (("n_unique", n_unique), ("tokens", tokens)):
         low, high = float(fit.runs[name].min()), float(fit.runs[name].max())
         if not low <= value <= high:
@@ -174,25 +175,27 @@ def predict(
             raise UsageError(
                 f"--width-scale {width_scale:g} is a width of {width:g}", allowed=f"a whole width of 1 to {MOST_WIDTH}"
             )
-        member = family_of(fit, family, recipe=recipe).architecture(width, recurrences)
-        n_unique = member.n_unique
-        parts = split_parameters(member.n_once, member.n_shared, member.n_injection, injection_in=fit.spec.injection_in)
+        chosen = family_of(fit, family, recipe=recipe)
+        member = chosen.architecture(width, recurrences)
+        n_unique, flops_per_token = member.n_unique, member.flops_per_token
+        parts = chosen.split(width, recurrences, **fit.convention)
     elif recurrences != 1:
         raise UsageError(f"recurrences = {recurrences:g} with --n-unique", allowed="1", do="give --width-scale instead")
     else:
         assert n_unique is not None
         if not (1 <= n_unique < np.inf):
             raise UsageError(f"n_unique = {n_unique}", allowed="a finite number of parameters, 1 or more")
-        parts = (n_unique, 0.0)
-    draws = fit.draws(recipe)
-    curve = law_loss(draws, *parts, recurrences, tokens)[:, 0]
-    error = errors(fit.spec.outliers, curve.shape, np.random.default_rng(fit.spec.seed))
+        parts, flops_per_token = (n_unique, 0.0), 6 * n_unique
+    draws = fit.draws(recipe, recurrences=recurrences)
+    curve = law_loss(fit.law, draws, *parts, recurrences, tokens)[:, 0]
+    log_flops = float(np.log(flops_per_token * tokens / fit.attrs["centre"]["flops"]))
+    error = new_run_errors(draws, fit.spec.outliers, log_flops, np.random.default_rng(fit.spec.seed))
     return Prediction(
         recurrences=recurrences,
         width_scale=width_scale,
         n_unique=float(n_unique),
         tokens=tokens,
         loss_mean=curve,
-        loss=curve * np.exp(draws["sigma"] * error),
+        loss=curve * np.exp(error),
         notes=tuple(_outside(fit, recurrences=recurrences, n_unique=float(n_unique), tokens=tokens)),
     )

@@ -10,12 +10,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-STUDENT_NU = 4
-"""Degrees of freedom of Student errors, fixed: one bad run of .15 nats then moves little."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
@@ -52,6 +46,22 @@ class Prior:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HalfNormal:
+    """A half-normal prior for a scale.
+
+    Parameters
+    ----------
+    scale : float
+        Standard deviation of the normal that it is half of.
+    reason : str
+        Why it is so, for the report.
+    """
+
+    scale: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Priors:
     """One named set of priors.
 
@@ -62,17 +72,23 @@ class Priors:
     E : Prior
         Irreducible loss, nats per token.
     size, data : Prior
-        Loss owed to finite size and to finite data at the design's centre, nats per token.
+        Loss that finite size alone, and finite data alone, would owe at the design's centre, nats per token.
     alpha, beta : Prior
-        Exponents of size and data.
+        Exponents of these two; for the coupled law of a term by itself, k alpha and k beta.
+    k : Prior
+        Exponent of the coupled law.
     phi : Prior
-        Recurrence-equivalence exponent; with several recipes the prior of their mean.
-    phi_spread : Prior
-        Standard deviation of phi between recipes, used when there are several.
-    sigma : float
-        Scale of the half-normal prior of the errors' scale on log loss.
-    sigma_reason : str
-        Why it is so.
+        Recurrence-equivalence exponent, also of each r in the free map; with several recipes the prior of their mean.
+    gain, scale, half, slope : Prior
+        Parameters of the bounded, Hill and logarithmic maps.
+    spread : Prior or HalfNormal
+        Standard deviation of a pooled parameter between its levels (of its logarithm, if it is positive).
+    sigma : HalfNormal
+        Scale of the errors on log loss.
+    tau : HalfNormal
+        Standard deviation of the effects of cells and of training runs on log loss.
+    sigma_slope : Prior
+        Change of log sigma for each e-fold of compute.
     """
 
     name: str
@@ -81,15 +97,21 @@ class Priors:
     data: Prior
     alpha: Prior
     beta: Prior
+    k: Prior
     phi: Prior
-    phi_spread: Prior
-    sigma: float
-    sigma_reason: str
+    gain: Prior
+    scale: Prior
+    half: Prior
+    slope: Prior
+    spread: Prior | HalfNormal
+    sigma: HalfNormal
+    tau: HalfNormal
+    sigma_slope: Prior
 
-    @property
-    def law(self) -> tuple[Prior, ...]:
-        """Priors of the parameters that all recipes share, in the order of `bayeslaw.coordinates.SHARED`."""
-        return (self.E, self.size, self.data, self.alpha, self.beta)
+    def of(self, name: str) -> Prior:
+        """Prior of a law parameter; phi_2, phi_4, ... of the free map have phi's."""
+        prior: Prior = getattr(self, "phi" if name.startswith("phi_") else name)
+        return prior
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for a fit's record."""
@@ -117,38 +139,43 @@ DEFAULT = Priors(
         median=0.3, sd=0.5, log=True, reason="published exponents lie between .08 and .55; 90 % of the prior is .13-.68"
     ),
     beta=Prior(median=0.3, sd=0.5, log=True, reason="as alpha"),
+    k=Prior(
+        median=0.6,
+        sd=0.5,
+        log=True,
+        reason="1 is the additive law; fits of public grids lie between .3 and 1; 90 % of the prior is .26-1.37",
+    ),
     phi=Prior(
         median=0.5,
         sd=0.5,
         log=False,
         reason="half-way between worthless (0) and a unique block (1), with one chance in six beyond either",
     ),
-    phi_spread=Prior(
+    gain=Prior(
+        median=2.0,
+        sd=1.0,
+        log=True,
+        reason="endless recurrence is worth 1.4 to 11 unique blocks, as r^.5 at r = 2 to 120",
+    ),
+    scale=Prior(
+        median=3.0,
+        sd=1.0,
+        log=True,
+        reason="most of the gain comes within 1 to 15 further recurrences, as r is trained",
+    ),
+    half=Prior(median=4.0, sd=1.0, log=True, reason="as scale: half of the gain after 1 to 20 further recurrences"),
+    slope=Prior(median=0.7, sd=0.8, log=True, reason="at r = 4 a worth of 1.3 to 4.6 blocks, which is r^.18 to r^1.1"),
+    spread=Prior(
         median=0.15,
         sd=0.7,
         log=True,
-        reason="recipes of one architecture have differed by .08-.2; 90 % of the prior is .05-.47",
+        reason="recipes of one architecture have differed by .08-.2 in phi; 90 % of the prior is .05-.47",
     ),
-    sigma=0.05,
-    sigma_reason="published grids scatter by .003-.01 on log loss, tiny runs with one seed by up to .05",
+    sigma=HalfNormal(
+        scale=0.05, reason="published grids scatter by .003-.01 on log loss, tiny runs with one seed by up to .05"
+    ),
+    tau=HalfNormal(scale=0.05, reason="as sigma: cells and training runs have been off by .01-.02 together"),
+    sigma_slope=Prior(
+        median=0.0, sd=0.25, log=False, reason="over a hundredfold range of compute the scale changes by a factor of 3"
+    ),
 )
-
-
-def sample_prior(priors: Priors, draws: int, recipes: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
-    """Prior draws of the free variables of `bayeslaw.model.build`.
-
-    Returns
-    -------
-    dict
-        ``theta`` of shape (draws, 5 + recipes), ``sigma`` and, with several recipes, ``phi_mean`` and ``phi_spread`` of
-        shape (draws,).
-    """
-    shared = np.stack([rng.normal(prior.mu, prior.sd, draws) for prior in priors.law], axis=-1)
-    centre = rng.normal(priors.phi.mu, priors.phi.sd, draws)
-    drawn = {"sigma": np.abs(rng.normal(0.0, priors.sigma, draws))}
-    phi = centre[:, None]
-    if recipes > 1:
-        spread = np.exp(rng.normal(priors.phi_spread.mu, priors.phi_spread.sd, draws))
-        phi = rng.normal(centre[:, None], spread[:, None], (draws, recipes))
-        drawn |= {"phi_mean": centre, "phi_spread": spread}
-    return {"theta": np.concatenate([shared, phi], axis=-1), **drawn}

@@ -2,33 +2,87 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import pymc as pm
+from bayeslaw import laplace, model
+from bayeslaw.inputs import Inputs
+from bayeslaw.priors import Priors
+from bayeslaw.spec import MAX_R_HAT, MIN_ESS, Spec
+from bayeslaw.structure import Structure
 
-MAX_R_HAT = 1.01
-MIN_ESS = 400.0
-"""Bulk and tail: 100 a chain at the usual four, the least that R-hat and quantiles can be trusted at."""
+Array = NDArray[np.float64]
 
 PATIENT_ACCEPT = 0.99
 PATIENT_THIN = 5
 """The second try takes smaller steps and so many times the draws, of which it keeps every fifth."""
 
 
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A model of one structure, compiled once and fitted to any number of run tables.
+
+    Parameters
+    ----------
+    structure : Structure
+    program : nutpie compiled model
+    """
+
+    structure: Structure
+    program: Any
+
+    @cached_property
+    def _function(self) -> Callable[..., int]:
+        function: Callable[..., int] = self.program.compiled_logp_func.ctypes
+        return function
+
+    def log_density(self, packed: Array) -> Callable[[Array], tuple[float, Array]]:
+        """Log posterior of z and its gradient for packed data, without the interpreter of the graph."""
+        program = self.program.with_data(packed=packed)
+        pointer = ctypes.POINTER(ctypes.c_double)
+
+        def density(z: Array) -> tuple[float, Array]:
+            z = np.ascontiguousarray(z, dtype=float)
+            gradient, value = np.empty_like(z), np.empty(1)
+            failed = self._function(
+                len(z), z.ctypes.data_as(pointer), gradient.ctypes.data_as(pointer), value.ctypes.data_as(pointer),
+                program.user_data.ctypes.data,
+            )  # fmt: skip
+            return (-np.inf if failed else float(value[0])), gradient
+
+        return density
+
+
+_compiled: dict[Any, Compiled] = {}
+
+
+def compiled(structure: Structure, packed: Array) -> Compiled:
+    """The compiled model of a structure; compiled only when this process has not had one like it."""
+    if structure.signature not in _compiled:
+        import nutpie
+
+        # Every chain starts at z = 0, the mode, with the sampler's jitter.
+        program = nutpie.compile_pymc_model(
+            model.build(structure, packed), initial_points={"z": np.zeros(structure.size)}
+        )
+        _compiled[structure.signature] = Compiled(structure, program)
+    return _compiled[structure.signature]
+
+
 def sample(
-    model: pm.Model,
+    structure: Structure,
+    inputs: Inputs,
+    priors: Priors,
+    spec: Spec,
     *,
-    start: Mapping[str, Any],
-    draws: int,
-    tune: int,
-    chains: int,
-    target_accept: float,
-    seed: int,
     progress: Callable[[str], None],
     timed: Callable[[str], None],
 ) -> xr.DataTree:
@@ -39,11 +93,8 @@ def sample(
 
     Parameters
     ----------
-    model : pymc.Model
-    start : mapping
-        Initial value of each free variable.
-    draws, tune, chains, target_accept, seed
-        As in `bayeslaw.fit.Spec`.
+    structure, inputs, priors, spec
+        What is fitted, to what.
     progress : callable
         Told in a few words what is being done.
     timed : callable
@@ -51,40 +102,51 @@ def sample(
 
     Returns
     -------
-    xarray.DataTree with ``posterior`` and ``sample_stats``, both over chain, draw.
+    xarray.DataTree with ``posterior`` (theta over chain, draw, unknown) and ``sample_stats``.
     """
-    import nutpie
-
+    first = laplace.start(structure, inputs, priors)
+    packed = model.pack(structure, inputs, priors, first)
     progress("compiling the model")
-    compiled = nutpie.compile_pymc_model(model, initial_points=dict(start))
+    ready = compiled(structure, packed)
     timed("compile")
+    whitening = laplace.refine(first, ready.log_density(packed))
+    program = ready.program.with_data(packed=model.pack(structure, inputs, priors, whitening))
 
-    def run(accept: float, thin: int) -> xr.DataTree:
-        # In the background, so that Ctrl-C ends it at once instead of passing for a finished sample.
-        sampler = nutpie.sample(
-            compiled, draws=thin * draws, tune=tune, chains=chains, cores=min(chains, os.cpu_count() or 1),
-            target_accept=accept, seed=seed, adaptation="low_rank",
-            save_warmup=False, progress_bar=False, blocking=False,
-        )  # fmt: skip
-        try:
-            tree: xr.DataTree = sampler.wait()
-        except BaseException:
-            sampler.cancel()
-            raise
-        return xr.DataTree.from_dict(
-            {
-                name: tree[name].to_dataset().isel(draw=slice(thin - 1, None, thin)).assign_coords(draw=range(draws))
-                for name in ("posterior", "sample_stats")
-            }
-        )
-
-    progress(f"sampling {chains} chains of {draws} draws")
-    sampled = run(target_accept, 1)
+    progress(f"sampling {spec.chains} chains of {spec.draws} draws")
+    sampled = _run(program, spec, spec.target_accept, 1)
     if trouble := _trouble(sampled):
         progress(f"{trouble}: sampling again, longer and with smaller steps")
-        sampled = run(max(target_accept, PATIENT_ACCEPT), PATIENT_THIN)
+        sampled = _run(program, spec, max(spec.target_accept, PATIENT_ACCEPT), PATIENT_THIN)
     timed("sample")
     return sampled
+
+
+def _run(program: Any, spec: Spec, accept: float, thin: int) -> xr.DataTree:
+    import nutpie
+
+    # In the background, so that Ctrl-C ends it at once instead of passing for a finished sample.
+    sampler = nutpie.sample(
+        program, draws=thin * spec.draws, tune=spec.tune, chains=spec.chains,
+        cores=min(spec.chains, os.cpu_count() or 1), target_accept=accept, seed=spec.seed, adaptation="low_rank",
+        save_warmup=False, progress_bar=False, blocking=False,
+    )  # fmt: skip
+    try:
+        tree: xr.DataTree = sampler.wait()
+    except BaseException:
+        sampler.cancel()
+        raise
+    kept = {"draw": slice(thin - 1, None, thin)}
+    return xr.DataTree.from_dict(
+        {
+            "posterior": _kept(tree["posterior"].to_dataset()[["theta"]], kept).rename(theta_dim_0="unknown"),
+            "sample_stats": _kept(tree["sample_stats"].to_dataset(), kept),
+        }
+    )
+
+
+def _kept(dataset: xr.Dataset, kept: dict[str, slice]) -> xr.Dataset:
+    chosen = dataset.isel(kept)
+    return chosen.assign_coords(draw=range(chosen.sizes["draw"]))
 
 
 def _trouble(sampled: xr.DataTree) -> str:

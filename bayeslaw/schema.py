@@ -44,6 +44,7 @@ class Column:
 
 COLUMNS: dict[str, Column] = {
     "run_id": Column("text", "", "unique name of the run"),
+    "training_run": Column("text", "", "the training run that a row is a checkpoint of, where a run has several rows"),
     "source": Column("text", "", "data set, file or experiment that the run was read from"),
     "recipe": Column("text", "", "training recipe: baseline, truncated_bptt, hyperconnections, ..."),
     "state": Column("text", "", "finished, running, failed, killed or diverged"),
@@ -93,8 +94,12 @@ PLAIN = ("n", "tokens", "loss")
 
 STATES = ("finished", "running", "failed", "killed", "diverged")
 
-INJECTION_IN = ("once", "rec", "nowhere")
-"""Where the injection's parameters count: with n_once, with n_shared (N_rec), or not at all."""
+INJECTION_IN = ("once", "rec", "nowhere", "regression")
+"""Where the injection's parameters count: with n_once, with n_shared (N_rec), not at all, or as a line of n_unique over
+1 / r splits them (the published fits)."""
+
+STUDENT_NU = 4
+"""Degrees of freedom of Student errors on log loss, fixed: one bad run of .15 nats then moves little."""
 
 TAG_PREFIX = "bayeslaw."
 TAG_RUN_ID = "bayeslaw.run_id"

@@ -18,21 +18,18 @@ from markupsafe import Markup
 from bayeslaw.diagnostics import NOT_IDENTIFIED
 from bayeslaw.errors import BayeslawError
 from bayeslaw.fit import Fit
-from bayeslaw.sampling import MAX_R_HAT, MIN_ESS
+from bayeslaw.spec import MAX_R_HAT, MIN_ESS
 from reports import cards, decisions
 from reports.cards import Body, Card
+from reports.record import record
 from reports.study import Study
 from reports.verdict import Verdict, verdict
+from reports.worth import how_to_read, worth
 
-_PHI = (
-    "The exponent phi says how much of a unique block each further run of the same block is worth: r runs do the work "
-    "of r^phi unique blocks. At 1 (dashed line) a recurrence is as good as a new block, at 0 it is worth nothing. The "
-    "dotted curve is what was assumed before any run was seen."
-)
 _ISO_FLOP = (
     "Each curve spends one training budget on models of growing size, so tokens shrink from left to right; its lowest "
     "point is the best model for that budget. Line and band: posterior mean of the law and its 90 % interval, without "
-    "the scatter of single runs. Dots: the runs."
+    "the scatter of single runs and cells. Dots: the runs."
 )
 _FRONTIER = (
     "For every budget, the unique parameters and the tokens of least loss: medians with 90 % bands. In the shaded part "
@@ -92,7 +89,8 @@ def make_report(
     study = Study(fit=fit, family=family, flops_rule=flops_rule)
     made = make_cards(study)
     judged = verdict(study)
-    heading = title or f"What one recurrence is worth: {fit.attrs['source']}"
+    subject = "What one recurrence is worth" if study.worths and study.looped else "The loss law"
+    heading = title or f"{subject}: {fit.attrs['source']}"
     return Report(html=_page(heading, judged, made), verdict=judged, cards=made)
 
 
@@ -161,13 +159,13 @@ def make_cards(study: Study) -> tuple[Card, ...]:
             )
         )  # fmt: skip
     single: dict[str, tuple[str, str, Callable[[Study], Body]]] = {
-        "phi": ("What a recurrence is worth", _PHI, cards.phi),
+        "worth": ("What a recurrence is worth", how_to_read(study), worth),
         "runs": ("Runs", _RUNS, cards.runs),
         "diagnostics": ("Can the numbers be trusted?", _DIAGNOSTICS, cards.diagnostics),
-        "record": ("How this was made", _RECORD, cards.record),
+        "record": ("How this was made", _RECORD, record),
     }
-    phi, *rest = (cards.make(name, title, how, partial(body, study)) for name, (title, how, body) in single.items())
-    return (phi, *iso_flop, *frontier, *rest)
+    first, *rest = (cards.make(name, title, how, partial(body, study)) for name, (title, how, body) in single.items())
+    return (first, *iso_flop, *frontier, *rest)
 
 
 def _page(title: str, judged: Verdict, made: tuple[Card, ...]) -> str:

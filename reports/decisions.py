@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import split_parameters
 from bayeslaw.frontier import SizeAxis, plain_axis, size_axis
 from bayeslaw.predict import family_of, law_loss
 from reports import figures, text
 from reports.cards import Body, Table
+from reports.drawing import Band, plain
 from reports.study import Study, whole_recurrences
 from reports.verdict import recommendation
 
@@ -29,9 +29,8 @@ def iso_flop(study: Study, recipe: str) -> Body:
     study.recommendation(recipe)
     runs = study.runs_of(recipe).reset_index(drop=True)
     levels, level, grid = study.levels(runs)
-    draws = study.thinned.draws(recipe)
-    panels = [_panel(study, recipe, runs, r, levels, level, draws) for r in whole_recurrences(runs)]
-    takeaway = _closeness(study, runs, draws)
+    panels = [_panel(study, recipe, runs, r, levels, level) for r in whole_recurrences(runs)]
+    takeaway = _closeness(study, recipe)
     if not grid:
         takeaway += (
             f" The runs are no iso-FLOP grid: curves at {len(levels)} budgets over their range, each run in the colour "
@@ -63,8 +62,8 @@ def frontier(study: Study, recipe: str) -> Body:
         paths.append(
             figures.Path(
                 recurrences=option.recurrences,
-                n_unique=figures.Band.median(budgets, n_unique),
-                tokens=figures.Band.median(budgets, tokens),
+                n_unique=Band.median(budgets, n_unique),
+                tokens=Band.median(budgets, tokens),
             )
         )
         rows.append(
@@ -98,8 +97,8 @@ def _panel(
     r: int,
     levels: Array,
     level: NDArray[np.int64],
-    draws: dict[str, Array],
 ) -> figures.IsoPanel:
+    draws = study.thinned.draws(recipe, recurrences=r)
     here = (runs["recurrences"] == r).to_numpy()
     chosen, at = runs[here], level[here]
     n_unique, loss = chosen["n_unique"].to_numpy(dtype=float), chosen["loss"].to_numpy(dtype=float)
@@ -109,11 +108,11 @@ def _panel(
         measured = n_unique[at == place]
         part = (axis.n_unique >= measured.min() / MARGIN) & (axis.n_unique <= measured.max() * MARGIN)
         affordable = levels[place] / axis.flops_per_token[part]
-        curve = law_loss(draws, axis.n_once[part], axis.n_rec[part], r, affordable)
-        curves[int(place)] = figures.Band.mean(axis.n_unique[part], curve)
+        curve = law_loss(study.fit.law, draws, axis.n_once[part], axis.n_rec[part], r, affordable)
+        curves[int(place)] = Band.mean(axis.n_unique[part], curve)
     tokens = chosen["tokens"].to_numpy(dtype=float)
     labels = [
-        f"{figures.plain(name)}<br>{figures.plain(recipe_name)}<br>{text.quantity(n)} parameters, {text.quantity(d)} "
+        f"{plain(name)}<br>{plain(recipe_name)}<br>{text.quantity(n)} parameters, {text.quantity(d)} "
         f"tokens<br>{value:.4f} nats/token (measured)"
         for name, recipe_name, n, d, value in zip(
             chosen["run_id"].astype(str), chosen["recipe"].astype(str), n_unique, tokens, loss, strict=True
@@ -126,19 +125,23 @@ def _axis(study: Study, recipe: str, r: int, flops: float) -> SizeAxis:
     if study.flops_rule is not None:
         return plain_axis()
     family = family_of(study.fit, study.family, recipe=recipe)
-    return size_axis(family, flops, r, injection_in=study.fit.spec.injection_in)
+    return size_axis(family, flops, r, **study.fit.convention)
 
 
-def _closeness(study: Study, runs: pd.DataFrame, draws: dict[str, Array]) -> str:
+def _closeness(study: Study, recipe: str) -> str:
     """How near the law's curves come to the runs."""
-    column = {name: runs[name].to_numpy(dtype=float) for name in ("n_once", "n_shared", "n_injection")}
-    parts = split_parameters(*column.values(), injection_in=study.fit.spec.injection_in)
-    r, tokens, loss = (runs[name].to_numpy(dtype=float) for name in ("recurrences", "tokens", "loss"))
-    miss = np.abs(loss - law_loss(draws, *parts, r, tokens).mean(axis=0))
-    worst = runs.iloc[int(miss.argmax())]
+    fit, inputs = study.thinned, study.inputs
+    rows = np.flatnonzero(study.rows_of(recipe))
+    miss = np.empty(len(rows))
+    for r in np.unique(inputs.recurrences[rows]):
+        here = inputs.recurrences[rows] == r
+        n_once, n_rec, tokens = (values[rows[here]] for values in (inputs.n_once, inputs.n_rec, inputs.tokens))
+        curve = law_loss(fit.law, fit.draws(recipe, recurrences=float(r)), n_once, n_rec, r, tokens).mean(axis=0)
+        miss[here] = np.abs(inputs.loss[rows[here]] - curve)
+    worst = fit.runs["run_id"].iloc[int(rows[miss.argmax()])]
     return (
-        f"Half of the {len(runs)} runs lie within {np.median(miss):.4f} nats/token of the law's curve; the farthest, "
-        f"{worst['run_id']}, is {miss.max():.4f} away."
+        f"Half of the {len(rows)} runs lie within {np.median(miss):.4f} nats/token of the law's curve; the farthest, "
+        f"{worst}, is {miss.max():.4f} away."
     )
 
 

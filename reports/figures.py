@@ -1,63 +1,41 @@
 """The report's figures: each a function from plain arrays to a plotly figure, nothing computed from the law here.
 
-A figure carries no colour of text, grid or background: the page lays those on for light and for dark. It carries two
-arrangements of its panels, ``layout.meta["wide"]`` and ``["narrow"]``, of which the page applies the one that fits.
-Names that come from data go through `plain`, since plotly reads its texts as HTML.
+Conventions of all of them, and what they are drawn with: `reports.drawing`.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import hex_to_rgb, sample_colorscale
+
+from reports.drawing import (
+    CATEGORIES,
+    DASHES,
+    NEUTRAL,
+    SYMBOLS,
+    Band,
+    arrange,
+    axes_of,
+    blank,
+    density,
+    faint,
+    panel_title,
+    plain,
+    ribbon,
+    sequence,
+)  # fmt: skip
 
 Array = NDArray[np.float64]
 
-CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, told apart under every common colour blindness, on white and on near-black."""
+_ROUND = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)]
+"""Unique blocks that an axis names."""
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x")
-
-SEQUENCE = ("#5b53d6", "#a24bc0", "#cf4f93", "#e4685a", "#e8962e")
-"""From low to high: violet to orange, ordered for the colour-blind too, none too pale or too dark for its ground."""
-
-NEUTRAL = "#8a8f98"
-NAME_LENGTH = 60
-_ROW_HEIGHT = 330
-_PANEL_GAP = 105
-_BOTTOM = 56
-_LEGEND_LINE = 24
-_LEGEND_WIDTH = {"wide": 1000, "narrow": 290}
-"""Pixels that a legend has for its lines, a little less than the figure's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """A curve with its 90 % band, each array of shape (point,)."""
-
-    x: Array
-    middle: Array
-    low: Array
-    high: Array
-
-    @classmethod
-    def mean(cls, x: Array, draws: Array) -> Band:
-        """Mean and 5 % and 95 % quantiles of draws of shape (sample, point)."""
-        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
-        return cls(x=x, middle=draws.mean(axis=0), low=low, high=high)
-
-    @classmethod
-    def median(cls, x: Array, draws: Array) -> Band:
-        """The same around the median, for counts: a few huge draws would drag their mean out of the band."""
-        low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
-        return cls(x=x, middle=middle, low=low, high=high)
+MOST_TICKS = 8
+"""More trained r than this, and the axis ticks itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,27 +72,42 @@ class Path:
     tokens: Band
 
 
-def plain(text: str) -> str:
-    """Text that plotly shows as it is, shortened where it is very long."""
-    shown = text if len(text) <= NAME_LENGTH else f"{text[: NAME_LENGTH - 1]}…"
-    return html.escape(shown)
+@dataclass(frozen=True, kw_only=True)
+class WorthCurve:
+    """What recurrences are worth by one recipe.
+
+    Parameters
+    ----------
+    name : str
+        The recipe; empty where there is no other.
+    curve : Band or None
+        Unique blocks over r; None where only the trained r have a worth.
+    trained : Band
+        The same at the trained r.
+    """
+
+    name: str
+    curve: Band | None
+    trained: Band
 
 
-def phi_density(posterior: Mapping[str, Array], prior: Array) -> go.Figure:
-    """Posterior density of phi for each recipe, with the prior, 0 and 1.
+def phi(posterior: Mapping[str, Array], prior: Array, curves: Sequence[WorthCurve]) -> go.Figure:
+    """Density of phi for each recipe, with the prior, 0 and 1, beside what r recurrences are worth.
 
     Parameters
     ----------
     posterior : mapping of str to ndarray, shape (sample,)
         Draws by recipe.
     prior : ndarray, shape (sample,)
+    curves : sequence of WorthCurve
+        In the order of the recipes.
     """
-    figure = _figure(panels=1)
+    figure = blank(panels=2)
     low = min(-0.25, *(float(np.quantile(draws, 0.001)) for draws in posterior.values()))
     high = max(1.25, *(float(np.quantile(draws, 0.999)) for draws in posterior.values()))
     figure.add_trace(
         go.Scatter(
-            **_density(prior, low, high),
+            **density(prior, low, high),
             name="prior",
             mode="lines",
             line={"color": NEUTRAL, "width": 1.5, "dash": "dot"},
@@ -125,12 +118,13 @@ def phi_density(posterior: Mapping[str, Array], prior: Array) -> go.Figure:
         color = CATEGORIES[place % len(CATEGORIES)]
         figure.add_trace(
             go.Scatter(
-                **_density(draws, low, high),
+                **density(draws, low, high),
                 name=plain(recipe) if len(posterior) > 1 else "posterior",
+                legendgroup=str(place),
                 mode="lines",
                 line={"color": color, "width": 2, "dash": DASHES[place % len(DASHES)]},
                 fill="tozeroy",
-                fillcolor=_faint(color),
+                fillcolor=faint(color),
                 hovertemplate="phi %{x:.3f}<br>density %{y:.3g}<extra></extra>",
             )
         )
@@ -140,9 +134,93 @@ def phi_density(posterior: Mapping[str, Array], prior: Array) -> go.Figure:
             x=value, y=1, yref="y domain", yanchor="bottom", xanchor="center", text=meaning, showarrow=False,
             font={"size": 11},
         )  # fmt: skip
-    figure.update_xaxes(title_text="phi (exponent, no unit)", range=[low, high])
-    figure.update_yaxes(title_text="density (per unit of phi)", rangemode="tozero")
-    return _arrange(figure, columns=1, panels=1)
+    _worth_panel(figure, 1, curves, listed=False)
+    figure.update_layout(
+        xaxis={"title_text": "phi (exponent, no unit)", "range": [low, high]},
+        yaxis={"title_text": "density (per unit of phi)", "rangemode": "tozero"},
+    )
+    return arrange(figure, columns=2, panels=2)
+
+
+def worth(curves: Sequence[WorthCurve], prior: Band) -> go.Figure:
+    """What r recurrences are worth for each recipe, with the prior, a unique block each and nothing.
+
+    Parameters
+    ----------
+    curves : sequence of WorthCurve
+    prior : Band
+        Unique blocks over r.
+    """
+    figure = blank(panels=1)
+    for values in (prior.low, prior.high):
+        figure.add_trace(
+            go.Scatter(
+                x=prior.x, y=values, name=f"prior, 90{chr(0xA0)}%", mode="lines", legendgroup="prior",
+                showlegend=values is prior.low, line={"color": NEUTRAL, "width": 1.5, "dash": "dot"},
+                hoverinfo="skip",
+            )
+        )  # fmt: skip
+    _worth_panel(figure, 0, curves, listed=True)
+    return arrange(figure, columns=1, panels=1)
+
+
+def _worth_panel(figure: go.Figure, place: int, curves: Sequence[WorthCurve], *, listed: bool) -> None:
+    """Unique blocks over r, both logarithmic, so that a slope is an exponent."""
+    where = axes_of(place)
+    most = max(float(each.trained.x.max()) for each in curves)
+    for ends, meaning in (((1, 1), "worth nothing"), ((1, most), "a unique block each")):
+        figure.add_trace(
+            go.Scatter(
+                x=[1, most], y=list(ends), mode="lines", showlegend=False, hoverinfo="skip",
+                line={"color": NEUTRAL, "width": 1.5, "dash": "dash"}, **where,
+            )
+        )  # fmt: skip
+        figure.add_annotation(
+            x=float(np.log10(most)), y=float(np.log10(ends[1])), xref=where["xaxis"], yref=where["yaxis"],
+            xanchor="right", yanchor="bottom", yshift=2, text=meaning, showarrow=False, font={"size": 11},
+        )  # fmt: skip
+    for number, each in enumerate(curves):
+        color = CATEGORIES[number % len(CATEGORIES)]
+        group = {"legendgroup": str(number), **where}
+        told = "r = %{x:g}<br>%{y:.3g} unique blocks<extra></extra>"
+        line = {"color": color, "width": 2, "dash": DASHES[number % len(DASHES)]}
+        if each.curve is not None:
+            figure.add_trace(ribbon(each.curve, color, group))
+            figure.add_trace(
+                go.Scatter(
+                    x=each.curve.x, y=each.curve.middle, mode="lines", line=line, showlegend=False,
+                    hovertemplate=told, **group,
+                )
+            )  # fmt: skip
+        band = each.trained
+        figure.add_trace(
+            go.Scatter(
+                x=band.x, y=band.middle, mode="markers", name=plain(each.name) if each.name else "trained r",
+                showlegend=listed, hovertemplate=told,
+                marker={"color": color, "size": 8, "symbol": SYMBOLS[number % len(SYMBOLS)]},
+                error_y={"array": band.high - band.middle, "arrayminus": band.middle - band.low, "width": 4}, **group,
+            )
+        )  # fmt: skip
+    ticks = sorted({1.0, *(float(r) for each in curves for r in each.trained.x)})
+    shown = {"tickvals": ticks, "ticktext": [f"{r:g}" for r in ticks]} if len(ticks) <= MOST_TICKS else {"dtick": "D2"}
+    suffix = "" if place == 0 else str(place + 1)
+    figure.update_layout(
+        {
+            f"xaxis{suffix}": {"type": "log", "title_text": "r (recurrences)", "range": _past(1, most), **shown},
+            f"yaxis{suffix}": {
+                "type": "log",
+                "title_text": "g(r) (unique blocks)",
+                "tickvals": _ROUND,
+                "ticktext": [f"{g:g}" for g in _ROUND],
+            },
+        }
+    )
+
+
+def _past(low: float, high: float) -> list[float]:
+    """Range of a logarithmic axis a little past both ends."""
+    margin = 0.04 * np.log10(high / low)
+    return [float(np.log10(low) - margin), float(np.log10(high) + margin)]
 
 
 def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
@@ -154,15 +232,15 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
     levels : sequence of float
         Budgets in FLOPs, ascending.
     """
-    figure = _figure(panels=len(panels))
+    figure = blank(panels=len(panels))
     figure.update_layout(legend_title={"text": "budget (FLOPs)", "side": "top", "font": {"size": 13}})
-    colors = _sequence(len(levels))
+    colors = sequence(len(levels))
     listed: set[int] = set()
     for place, panel in enumerate(panels):
-        axes = _axes(place)
+        axes = axes_of(place)
         for level, band in panel.curves.items():
             group = {"legendgroup": str(level), **axes}
-            figure.add_trace(_ribbon(band, colors[level], group))
+            figure.add_trace(ribbon(band, colors[level], group))
             figure.add_trace(
                 go.Scatter(
                     x=band.x, y=band.middle, mode="lines", line={"color": colors[level], "width": 2},
@@ -180,12 +258,12 @@ def iso_flop(panels: Sequence[IsoPanel], levels: Sequence[float]) -> go.Figure:
                     hovertext=[panel.labels[i] for i in here], hoverinfo="text", legendgroup=str(level), **axes,
                 )
             )  # fmt: skip
-        _panel_title(figure, place, f"r = {panel.recurrences}")
+        panel_title(figure, place, f"r = {panel.recurrences}")
     figure.update_xaxes(title_text="N_unique (parameters)", type="log", exponentformat="B")
     figure.update_yaxes(title_text="loss (nats/token)")
     for place in range(1, len(panels)):  # one scale for all, so that panels can be held against each other
         figure.update_layout({f"xaxis{place + 1}.matches": "x", f"yaxis{place + 1}.matches": "y"})
-    return _arrange(figure, columns=min(2, len(panels)), panels=len(panels))
+    return arrange(figure, columns=min(2, len(panels)), panels=len(panels))
 
 
 def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
@@ -197,13 +275,13 @@ def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
     trained : float
         Largest trained budget, FLOPs.
     """
-    figure = _figure(panels=2)
+    figure = blank(panels=2)
     for place, path in enumerate(paths):
         color = CATEGORIES[place % len(CATEGORIES)]
         for panel, band in enumerate((path.n_unique, path.tokens)):
-            group = {"legendgroup": str(path.recurrences), **_axes(panel)}
+            group = {"legendgroup": str(path.recurrences), **axes_of(panel)}
             unit = "parameters" if panel == 0 else "tokens"
-            figure.add_trace(_ribbon(band, color, group))
+            figure.add_trace(ribbon(band, color, group))
             figure.add_trace(
                 go.Scatter(
                     x=band.x, y=band.middle, mode="lines+markers", showlegend=panel == 0,
@@ -216,7 +294,7 @@ def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
             )  # fmt: skip
     end = max(float(path.n_unique.x.max()) for path in paths)
     for panel in range(2):
-        axes = {"xref": _axes(panel)["xaxis"], "yref": f"{_axes(panel)['yaxis']} domain"}
+        axes = {"xref": axes_of(panel)["xaxis"], "yref": f"{axes_of(panel)['yaxis']} domain"}
         figure.add_shape(
             type="rect", x0=trained, x1=end, y0=0, y1=1, fillcolor=NEUTRAL, opacity=0.15, line_width=0, layer="below",
             **axes,
@@ -228,98 +306,4 @@ def frontier(paths: Sequence[Path], *, trained: float) -> go.Figure:
     figure.update_xaxes(title_text="training budget C (FLOPs)", type="log", exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", exponentformat="B", dtick="D2")
     figure.update_layout(yaxis_title_text="N* (unique parameters)", yaxis2_title_text="D* (training tokens)")
-    return _arrange(figure, columns=2, panels=2)
-
-
-def _figure(*, panels: int) -> go.Figure:
-    """An empty figure with its axes and no colours of its own."""
-    figure = go.Figure()
-    figure.update_layout(
-        template="none",
-        autosize=False,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, sans-serif", "size": 13},
-        legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
-        margin={"l": 50, "r": 14, "b": _BOTTOM},
-        hovermode="closest",
-    )
-    axis = {
-        "zeroline": False, "ticks": "outside", "showline": True, "automargin": True, "tickfont": {"size": 12},
-        "title": {"standoff": 8, "font": {"size": 13}},
-    }  # fmt: skip
-    for place in range(panels):
-        suffix = "" if place == 0 else str(place + 1)
-        figure.update_layout(
-            {f"xaxis{suffix}": {"anchor": f"y{suffix}", **axis}, f"yaxis{suffix}": {"anchor": f"x{suffix}", **axis}}
-        )
-    return figure
-
-
-def _arrange(figure: go.Figure, *, columns: int, panels: int) -> go.Figure:
-    """Add the two arrangements to a figure that is complete."""
-    names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
-    entry = 45 + 7 * max(map(len, names))
-    title = figure.layout.legend.title.text
-    meta = {}
-    for name, across in (("wide", columns), ("narrow", 1)):
-        lines = -(-len(names) // max(1, _LEGEND_WIDTH[name] // entry)) + (title is not None)
-        meta[name] = _arrangement(-(-panels // across), across, panels, top=36 + _LEGEND_LINE * lines)
-    return figure.update_layout(meta=meta)
-
-
-def _arrangement(rows: int, columns: int, panels: int, *, top: int) -> dict[str, Any]:
-    """Where each panel lies, as plotly's relayout takes it; ``top`` pixels are left for the legend."""
-    gap_x, gap_y = 0.12, _PANEL_GAP / (rows * _ROW_HEIGHT)
-    width, tall = (1 - gap_x * (columns - 1)) / columns, (1 - gap_y * (rows - 1)) / rows
-    patch: dict[str, Any] = {"height": rows * _ROW_HEIGHT + top + _BOTTOM, "margin.t": top}
-    for place in range(panels):
-        row, column = divmod(place, columns)
-        left, upper = column * (width + gap_x), 1 - row * (tall + gap_y)
-        suffix = "" if place == 0 else str(place + 1)
-        patch[f"xaxis{suffix}.domain"] = [left, min(1.0, left + width)]
-        patch[f"yaxis{suffix}.domain"] = [max(0.0, upper - tall), upper]
-    return patch
-
-
-def _axes(place: int) -> dict[str, str]:
-    suffix = "" if place == 0 else str(place + 1)
-    return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-
-
-def _panel_title(figure: go.Figure, place: int, text: str) -> None:
-    axes = _axes(place)
-    figure.add_annotation(
-        text=f"<b>{text}</b>", x=0, y=1, xref=f"{axes['xaxis']} domain", yref=f"{axes['yaxis']} domain",
-        xanchor="left", yanchor="bottom", showarrow=False,
-    )  # fmt: skip
-
-
-def _ribbon(band: Band, color: str, where: Mapping[str, str]) -> go.Scatter:
-    return go.Scatter(
-        x=np.concatenate([band.x, band.x[::-1]]), y=np.concatenate([band.high, band.low[::-1]]), mode="lines",
-        line={"width": 0}, fill="toself", fillcolor=_faint(color), hoverinfo="skip", showlegend=False, **where,
-    )  # fmt: skip
-
-
-def _density(draws: Array, low: float, high: float) -> dict[str, Array]:
-    """Kernel density of draws on a grid fine enough for their own width."""
-    from scipy.stats import gaussian_kde
-
-    reach = 5 * draws.std()
-    x = np.linspace(max(low, draws.mean() - reach), min(high, draws.mean() + reach), 200)
-    return {"x": x, "y": gaussian_kde(draws)(x)}
-
-
-def _faint(color: str) -> str:
-    red, green, blue = hex_to_rgb(color)
-    return f"rgba({red},{green},{blue},0.2)"
-
-
-def _sequence(count: int) -> list[str]:
-    """So many ordered colours."""
-    if count == 1:
-        return [SEQUENCE[0]]
-    scale = [[place / (len(SEQUENCE) - 1), color] for place, color in enumerate(SEQUENCE)]
-    sampled = sample_colorscale(scale, count, colortype="tuple")
-    return ["#" + "".join(f"{round(255 * part):02x}" for part in color) for color in sampled]
+    return arrange(figure, columns=2, panels=2)

@@ -15,6 +15,10 @@ from bayeslaw.architecture import FAMILIES
 from bayeslaw.diagnostics import CheckResult, check
 from bayeslaw.errors import UsageError
 from bayeslaw.fit import Fit
+from bayeslaw.inputs import Inputs, inputs_of
+from bayeslaw.laws import CORE
+from bayeslaw.schema import BASELINE
+from reports.recurrences import Worth, factors_of, worths
 
 Array = NDArray[np.float64]
 
@@ -75,9 +79,19 @@ class Study:
         tree.attrs = dict(self.fit.data.attrs)
         return replace(self.fit, data=tree)
 
+    @cached_property
+    def worths(self) -> dict[str, Worth]:
+        """What recurrences are worth, by the recipes that differ in it; empty where the fit does not measure it."""
+        return worths(self.fit)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """What the law was fitted to, row by row as the runs."""
+        return inputs_of(self.fit.runs, injection_in=self.fit.spec.injection_in)
+
     @property
     def looped(self) -> bool:
-        """Whether any run repeats a block: only such runs speak about phi."""
+        """Whether any run repeats a block: only such runs speak about recurrences."""
         return bool((self.fit.runs["recurrences"] > 1).any())
 
     @property
@@ -99,12 +113,34 @@ class Study:
 
     def allocation(self, fit: Fit, recipe: str, flops: float) -> Allocation:
         """Recommendation for a budget from the draws of ``fit`` (all, or thinned)."""
-        return allocate(fit, flops=flops, recipe=recipe, family=self.family, flops_rule=self.flops_rule)
+        # Where each architecture has a law of its own, there are no others to choose from.
+        known = whole_recurrences(self.runs_of(recipe)) if "architecture" in self.core_factors else None
+        return allocate(
+            fit, flops=flops, recurrences=known, recipe=recipe, family=self.family, flops_rule=self.flops_rule
+        )
+
+    @cached_property
+    def core_factors(self) -> set[str]:
+        """What the law's parameters other than the map's differ by."""
+        return factors_of(self.fit, [*CORE, *(["k"] if self.fit.law.coupled else [])])
+
+    def rows_of(self, recipe: str) -> NDArray[np.bool_]:
+        """Which runs the law of a recipe describes: its own, and the r = 1 runs that it shares with others."""
+        runs = self.fit.runs
+        owner, plain = runs["recipe"].astype(str), runs["recurrences"] == 1
+        own = owner == recipe
+        if "recipe" in self.core_factors:
+            own, plain = owner.where(owner.isin(self.fit.recipes), self.fit.recipes[0]) == recipe, plain & False
+        if "source" in self.core_factors:
+            plain &= runs["source"].isin(runs["source"][own])
+        if "architecture" in self.core_factors:
+            plain &= owner == (recipe if (own & plain).any() else BASELINE)
+        rows: NDArray[np.bool_] = (own | plain).to_numpy(dtype=bool)
+        return rows
 
     def runs_of(self, recipe: str) -> pd.DataFrame:
-        """Runs of the recipe, and the r = 1 runs that every recipe shares."""
-        runs = self.fit.runs
-        return runs[(runs["recipe"] == recipe) | (runs["recurrences"] == 1)]
+        """The runs of `rows_of`."""
+        return self.fit.runs[self.rows_of(recipe)]
 
     def spent(self, runs: pd.DataFrame) -> Array:
         """FLOPs of every run: as recorded, or 6 N D where the rule says so or nothing was recorded."""

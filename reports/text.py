@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,17 +50,23 @@ def decimals_for(spread: float) -> int:
     return min(_MOST_DECIMALS, max(0, 1 - math.floor(math.log10(spread))))
 
 
-def mean_and_range(draws: NDArray[np.float64], interval_name: str = f"{PERCENT_90} ") -> str:
-    """Mean and 90 % interval of draws: 0.464 (90 % 0.436 to 0.491)."""
+def mean_and_range(draws: NDArray[np.float64], interval_name: str = f"{PERCENT_90} ", *, sign: str = "") -> str:
+    """Mean and 90 % interval of draws: 0.464 (90 % 0.436 to 0.491); ``sign`` "+" shows the sign of every number."""
     summary = interval(draws)
     decimals = decimals_for(float(draws.std()))
-    mean, low, high = (f"{summary[key]:.{decimals}f}" for key in ("mean", "q05", "q95"))
+    mean, low, high = (f"{summary[key]:{sign}.{decimals}f}" for key in ("mean", "q05", "q95"))
     return f"{mean} ({interval_name}{low} to {high})"
 
 
 def quantity_and_range(draws: NDArray[np.float64]) -> str:
     """Median and 90 % interval of a count: 771 M (702 M to 845 M)."""
     low, middle, high = (quantity(value) for value in np.quantile(draws, [0.05, 0.5, 0.95]))
+    return f"{middle} ({low} to {high})"
+
+
+def figure_and_range(draws: NDArray[np.float64]) -> str:
+    """Median and 90 % interval of a number of any magnitude: 1.23e+05 (2.05e+04 to 7.38e+05)."""
+    low, middle, high = (significant(float(value), 3) for value in np.quantile(draws, [0.05, 0.5, 0.95]))
     return f"{middle} ({low} to {high})"
 
 
@@ -77,6 +83,17 @@ def probability(share: float, draws: int) -> str:
 def capital(words: str) -> str:
     """The words with a capital first letter."""
     return words[:1].upper() + words[1:]
+
+
+def sentence(words: str) -> str:
+    """The words as a sentence; nothing where there are none."""
+    return f"{capital(words)}." if words else ""
+
+
+def shortened(items: Sequence[str], most: int) -> str:
+    """Items as a phrase, those beyond ``most`` counted only: a, b and 7 more."""
+    kept = [*items[:most], f"{len(items) - most} more"] if len(items) > most + 1 else items
+    return listing(kept)
 
 
 def listing(items: Iterable[str]) -> str:

@@ -8,17 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayeslaw.allocate import Allocation
+from bayeslaw.diagnostics import NOT_IDENTIFIED
 from bayeslaw.predict import interval
 from reports import text
-from reports.cards import reason
+from reports.cards import MOST_NAMED, failures, reason
+from reports.recurrences import Worth
 from reports.study import Study
+from reports.worth import unmeasured
 
 Array = NDArray[np.float64]
 
 WIDE = 0.5
-"""A 90 % interval of phi as wide as half the way from worthless to a unique block decides little."""
+"""A 90 % interval of an exponent as wide as half the way from worthless to a unique block decides little."""
 
 SURE = 0.95
+
+UNKNOWN = "What a recurrence is worth is not known from these runs"
 
 VAGUE = 10.0
 """A best size that is known to no better than so many times is no advice to follow blindly."""
@@ -36,7 +41,7 @@ class Verdict:
     doubts : tuple of str
         Why not to rely on what follows.
     findings : tuple of str
-        phi and what it means.
+        What recurrences are worth, or why that is not known.
     advice : tuple of str
         The recommendation at the largest trained budget.
     """
@@ -59,36 +64,59 @@ def _doubts(study: Study) -> tuple[str, ...]:
     check = study.check
     doubts = []
     if not check.passed:
-        failed = "; ".join(message for message in check.messages if not message.startswith("not identified"))
+        failed = "; ".join(failures(check))
         doubts.append(f"Do not rely on these numbers yet, the sampler's diagnostics failed: {failed}.")
-    unknown = [recipe for recipe in study.fit.recipes if _not_identified(study, recipe)]
+    own = study.fit.law.map.parameters
+    others = [name for name in check.not_identified if name.split("[")[0] not in own]
+    return (*doubts, *_doubts_of_worth(study), *_doubts_of_law(others), *_doubts_of_size(study))
+
+
+def _doubts_of_worth(study: Study) -> list[str]:
+    """Where the runs say little about recurrences."""
+    told, power = study.worths, "phi" in study.fit.law.parameters
+    if not told:
+        return []
+    exponent = "phi" if power else "the average exponent of a recurrence"
     if not study.looped:
+        what = "phi" if power else "what a recurrence is worth"
+        return [
+            f"No run repeats a block (r = 1 throughout), so the data say nothing about {what}: wherever it appears "
+            "here, it is the prior's."
+        ]
+    doubts = []
+    unknown = [recipe for recipe, each in told.items() if _not_identified(each)]
+    if unknown:
+        ratio = [f"{told[recipe].narrowed:.2f}" for recipe in unknown]
         doubts.append(
-            "No run repeats a block (r = 1 throughout), so the data say nothing about phi: wherever it appears here, "
-            "it is the prior's."
+            f"The data do not identify {exponent}{_whose(study, unknown)}: its posterior is still "
+            f"{text.listing(ratio)} times as wide as the prior, so read it as a guess. "
+            "Runs with a larger r, or more of them, would tell."
         )
-    elif unknown:
-        widths = check.parameters["sd_ratio"]
-        ratio = [f"{float(widths[f'phi[{recipe}]']):.2f}" for recipe in unknown]
-        doubts.append(
-            f"The data do not identify phi{_whose(study, unknown)}: its posterior is still {text.listing(ratio)} times "
-            "as wide as the prior, so read it as a guess. Runs with a larger r, or more of them, would tell."
-        )
-    for recipe in study.fit.recipes:
-        summary = interval(study.fit.draws(recipe)["phi"])
+    for recipe, each in told.items():
+        summary = interval(each.exponents(each.most))
         width = summary["q95"] - summary["q05"]
-        if study.looped and recipe not in unknown and width > WIDE:
+        if recipe not in unknown and width > WIDE:
             doubts.append(
-                f"phi{_whose(study, [recipe])} is known only roughly: its 90 % interval spans {width:.2f}, where 1 "
-                "lies between a worthless recurrence and a unique block."
+                f"{exponent if power else text.capital(exponent)}{_whose(study, [recipe])} is known only roughly: "
+                f"its 90 % interval spans {width:.2f}, where 1 lies between a worthless recurrence and a unique block."
             )
-    others = [name for name in check.not_identified if not name.startswith("phi")]
-    if others:
+    own = study.fit.law.map.parameters
+    vague = [name for name in study.check.not_identified if name.split("[")[0] in own]
+    if not power and vague and not unknown:
         doubts.append(
-            f"The data do not identify {text.listing(others)} of the law: the prior carries the answer there, and the "
-            "recommendation leans on it."
+            f"The data do not identify {text.shortened(vague, MOST_NAMED)} of the recurrence map: what other r than "
+            "the trained ones are worth leans on the prior."
         )
-    return (*doubts, *_doubts_of_size(study))
+    return doubts
+
+
+def _doubts_of_law(unknown: list[str]) -> list[str]:
+    if not unknown:
+        return []
+    return [
+        f"The data do not identify {text.shortened(unknown, MOST_NAMED)} of the law: the prior carries the answer "
+        "there, and the recommendation leans on it."
+    ]
 
 
 def _doubts_of_size(study: Study) -> tuple[str, ...]:
@@ -116,49 +144,93 @@ def _doubts_of_size(study: Study) -> tuple[str, ...]:
 
 
 def _findings(study: Study) -> tuple[str, ...]:
-    """phi and its meaning for each recipe, those of one meaning together."""
+    """What recurrences are worth by each recipe, those of one meaning together."""
+    if not study.worths:
+        return (unmeasured(study),)
     if not study.looped:
         return ()
-    several = len(study.fit.recipes) > 1
+    several = len(study.worths) > 1
     found: dict[str, list[str]] = {}
-    for recipe in study.fit.recipes:
-        phi = study.fit.draws(recipe)["phi"]
-        facts = f"phi = {text.mean_and_range(phi, f'{text.PERCENT_90} interval ')}"
-        if _not_identified(study, recipe):
-            meaning = "What a recurrence is worth is not known from these runs"
-            facts += ", hardly more than the prior."
-        else:
-            below, above = float((phi < 1).mean()), float((phi > 0).mean())
-            meaning = _meaning(below, above)
-            most = float(study.runs_of(recipe)["recurrences"].max())
-            facts += (
-                f", P(phi < 1) {_equals(text.probability(below, len(phi)))}, P(phi > 0) "
-                f"{_equals(text.probability(above, len(phi)))}. {_worth(phi, most, step=not several)}"
-            )
+    for recipe, each in study.worths.items():
+        meaning, facts = (_of_phi if "phi" in study.fit.law.parameters else _of_map)(each, step=not several)
         found.setdefault(meaning, []).append(f"{recipe}: {facts}" if several else facts)
     if several:
         return tuple(sentence for meaning, facts in found.items() for sentence in (f"{meaning}:", *facts))
     return tuple(f"{meaning}: {facts[0]}" for meaning, facts in found.items())
 
 
-def _worth(phi: Array, most: float, *, step: bool) -> str:
-    """What r^phi means for r = 2 and for the largest trained r."""
+def _of_phi(each: Worth, *, step: bool) -> tuple[str, str]:
+    """Meaning and facts of phi."""
+    phi = each.exponents(each.most)
+    facts = f"phi = {text.mean_and_range(phi, f'{text.PERCENT_90} interval ')}"
+    if _not_identified(each):
+        return UNKNOWN, f"{facts}, hardly more than the prior."
+    below, above = _chances(phi)
     words = f"A block run twice is worth {text.mean_and_range(2.0**phi)} unique blocks"
-    if most > 2:
-        words += f", one run {most:g} times {text.mean_and_range(most**phi)}"
+    if each.most > 2:
+        words += f", one run {each.most:g} times {text.mean_and_range(each.most**phi)}"
     if step:
         words += f"; at r = 2, one more recurrence of it adds {text.mean_and_range(3.0**phi - 2.0**phi)}"
-    return f"{words}."
+    return _meaning(below, above), f"{facts}, {_probabilities('phi', phi)}. {words}."
 
 
-def _meaning(below: float, above: float) -> str:
-    """What the chances of phi < 1 and phi > 0 say about one recurrence."""
+def _of_map(each: Worth, *, step: bool) -> tuple[str, str]:
+    """The same of the average exponent at the largest trained r, for the other maps."""
+    exponent, most, law_map = each.exponents(each.most), each.most, each.fit.law.map
+    facts = (
+        f"a block run {most:g} times is worth {text.mean_and_range(each.blocks[most])} unique blocks, an average "
+        f"exponent of {text.mean_and_range(exponent, f'{text.PERCENT_90} interval ')}"
+    )
+    if _not_identified(each):
+        return UNKNOWN, f"{facts}, hardly more than the prior."
+    assumed = all(law_map.positive)
+    below, above = _chances(exponent)
+    facts += f", {_probabilities('exponent', exponent, above=not assumed)}."
+    if assumed:
+        facts += f" That it is worth something is the {law_map.name} map's own assumption."
+    meaning = _meaning(below, None if assumed else above)
+    for r in each.trained[:-1]:
+        under, over = _chances(each.exponents(r))
+        if (other := _meaning(under, None if assumed else over)) != meaning:
+            facts += f" Up to r = {r:g} it is otherwise: {_small(other)}, with an average exponent of "
+            facts += f"{text.mean_and_range(each.exponents(r))}."
+    if step:
+        near = [f"near r = {r:g} as r to the {text.mean_and_range(each.growth[r])}" for r in _ends(each.trained)]
+        facts += f" It grows {text.listing(near)}."
+    return f"Up to r = {most:g}, {_small(meaning)}", facts
+
+
+def _ends(trained: tuple[float, ...]) -> tuple[float, ...]:
+    return trained if len(trained) == 1 else (trained[0], trained[-1])
+
+
+def _small(words: str) -> str:
+    return f"{words[:1].lower()}{words[1:]}"
+
+
+def _chances(exponent: Array) -> tuple[float, float]:
+    """P(< 1) and P(> 0)."""
+    return float((exponent < 1).mean()), float((exponent > 0).mean())
+
+
+def _probabilities(name: str, exponent: Array, *, above: bool = True) -> str:
+    chances = _chances(exponent)[: 1 + above]
+    return ", ".join(
+        f"P({name} {sign}) {_equals(text.probability(chance, len(exponent)))}"
+        for sign, chance in zip(("< 1", "> 0"), chances, strict=False)
+    )
+
+
+def _meaning(below: float, above: float | None) -> str:
+    """What the chances of an exponent < 1 and > 0 say about one recurrence; ``above`` None where it must be > 0."""
     if below < 1 - SURE:
         return "A recurrence is worth at least a unique block"
-    if above < 1 - SURE:
+    if above is not None and above < 1 - SURE:
         return "A recurrence is worth nothing, or does harm"
     if below <= SURE:
         return "Whether a recurrence is worth less than a unique block stays open"
+    if above is None:
+        return "A recurrence is worth less than a unique block"
     if above <= SURE:
         return "Whether a recurrence is worth anything stays open"
     return "A recurrence is worth something, but less than a unique block"
@@ -215,12 +287,12 @@ def _alternative(allocation: Allocation) -> str:
     return " ".join(words)
 
 
-def _not_identified(study: Study, recipe: str) -> bool:
-    return f"phi[{recipe}]" in study.check.not_identified
+def _not_identified(each: Worth) -> bool:
+    return each.narrowed > NOT_IDENTIFIED
 
 
 def _whose(study: Study, recipes: list[str]) -> str:
-    return f" of {text.listing(recipes)}" if len(study.fit.recipes) > 1 else ""
+    return f" of {text.listing(recipes)}" if len(study.worths) > 1 else ""
 
 
 def _equals(probability: str) -> str:

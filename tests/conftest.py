@@ -36,7 +36,7 @@ def plain_table():
     from bayeslaw import law
 
     n, tokens = (grid.ravel() for grid in np.meshgrid(np.geomspace(3e7, 3e9, 8), np.geomspace(1e9, 1e11, 5)))
-    curve = law.loss(n, 0.0, 1.0, tokens, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28, phi=0.5)
+    curve = law.loss(n, tokens, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28)
     error = np.random.default_rng(5).normal(0, 0.003, n.size)
     return pd.DataFrame({"n": np.round(n), "tokens": np.round(tokens), "loss": curve * np.exp(error)})
 

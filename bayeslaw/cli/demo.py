@@ -49,7 +49,8 @@ def demo(
     trained = time.perf_counter()
 
     from bayeslaw.allocate import allocate
-    from bayeslaw.cli.fit import report_table, show
+    from bayeslaw.cli.answers import show
+    from bayeslaw.cli.fit import report_table
     from bayeslaw.diagnostics import check
     from bayeslaw.files import written_whole
     from bayeslaw.fit import fit

@@ -1,24 +1,18 @@
-"""`bayeslaw fit`: sample the posterior of the law from the runs of a source."""
+"""`bayeslaw fit`: sample the posterior of the law from the runs of a source, or make a point fit."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from bayeslaw.cli.output import keep_input, note, print_json, print_table
-from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, FitError
+from bayeslaw.cli.output import keep_input, note, print_json
+from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, FitError, UsageError
 from bayeslaw.files import require_writable
 
-if TYPE_CHECKING:
-    from bayeslaw.diagnostics import CheckResult
-    from bayeslaw.fit import Fit
-
 app = App(name="fit", help="Sample the posterior of the law from the runs of a source.")
-
-SUMMARY = ("mean", "sd", "q05", "q50", "q95", "ess_bulk", "ess_tail", "r_hat")
 
 
 @app.default
@@ -28,10 +22,15 @@ def fit(
     *,
     recipe: str | None = None,
     where: str | None = None,
-    law: Literal["additive"] = "additive",
-    noise: Literal["iid"] = "iid",
+    law: Literal["additive", "coupled", "chinchilla"] = "additive",
+    map: Literal["power", "none", "full", "bounded", "log", "hill", "unrolled", "free"] | None = None,
+    noise: Literal["iid", "cells"] = "iid",
     outliers: Literal["gaussian", "student"] = "gaussian",
-    injection_in: Literal["once", "rec", "nowhere"] = "once",
+    error_scale: Literal["constant", "compute"] = "constant",
+    pool: Annotated[list[str] | None, Parameter(negative="")] = None,
+    pool_sensitivity: Annotated[bool, Parameter(negative="")] = False,
+    point: Literal["huber", "ls"] | None = None,
+    injection_in: Literal["once", "rec", "nowhere", "regression"] = "once",
     out: Path | None = None,
     draws: int = 1000,
     tune: int = 1000,
@@ -42,7 +41,7 @@ def fit(
     tracking_uri: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Sample the posterior of the law from the runs of a source.
+    """Sample the posterior of the law from the runs of a source, or make a point fit.
 
     Exit code 3 says that the sampler's diagnostics failed: the answer is shown but not to be relied on.
 
@@ -55,13 +54,28 @@ def fit(
     where
         Use only the runs for which this holds, such as "budget >= 1e18 and recurrences in (1, 4)".
     law
-        The loss law.
+        The loss law: size and data terms added; coupled, (A N_eff^-alpha + B D^-beta)^k with k free; or a plain law for
+        each architecture (recipe and r) by its own N.
+    map
+        What r recurrences are worth; default power (r^phi). unrolled counts r times all of N, free has an exponent for
+        each r.
     noise
-        How errors of different runs relate.
+        How errors of different runs relate: iid, or cells for an effect shared by each cell (recipe, budget, r). Rows
+        of one training run always share one.
     outliers
         Error distribution on log loss: gaussian, or student (4 degrees of freedom) where single runs may be off.
+    error_scale
+        Whether the scale of the errors may change with compute.
+    pool
+        NAME=MODE or NAME=MODE:FACTOR: a parameter (E, A, B, alpha, beta, k, phi, ...) shared, partial or separate, by
+        recipe (default), source or architecture. By default the map's parameters are partial, all others shared.
+    pool_sensitivity
+        Fit again with other scales of partial pooling and without any, and show what changes.
+    point
+        A point fit instead of the posterior: Huber loss (delta .001) or least squares on log loss.
     injection_in
-        Where the injection's parameters count: with N_once, with N_rec, or nowhere.
+        Where the injection's parameters count: with N_once, with N_rec, nowhere, or by the published split (a line of N
+        over 1 / r for each width).
     out
         Write the whole fit to this NetCDF file.
     draws, tune, chains, seed
@@ -76,35 +90,93 @@ def fit(
         Print one JSON object.
     """
     started = time.perf_counter()
+    settings: dict[str, Any] = {
+        "law": law, "map": map, "noise": noise, "outliers": outliers, "error_scale": error_scale,
+        "pooling": _pooling(pool or []), "injection_in": injection_in, "recipe": recipe, "draws": draws, "tune": tune,
+        "chains": chains, "target_accept": target_accept, "seed": seed,
+    }  # fmt: skip
+    keep_input(out, source)
+    if out is not None:
+        require_writable(out, error=FitError)
+    if point is not None:
+        return _point(source, point, settings, where=where, tracking_uri=tracking_uri, out=out, json=json)
+    from bayeslaw.cli.answers import as_answer, show
     from bayeslaw.diagnostics import check
     from bayeslaw.fit import fit as sample
     from bayeslaw.runs import load_runs
 
     imported = time.perf_counter() - started
-    keep_input(out, source)
-    if out is not None:
-        require_writable(out, error=FitError)
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
     report_table(table)
-    result = sample(
-        table, law=law, noise=noise, outliers=outliers, injection_in=injection_in, recipe=recipe, draws=draws,
-        tune=tune, chains=chains, target_accept=target_accept, seed=seed, allow_prior_dominated=allow_prior_dominated,
-        progress=note,
-    )  # fmt: skip
+    result = sample(table, allow_prior_dominated=allow_prior_dominated, progress=note, **settings)
+    for text in result.attrs["notes"][len(table.notes) :]:
+        note(f"note: {text}")
     if out is not None:
         result.save(out)
         note(f"wrote {out}")
     verdict = check(result)
+    sensitivity = None
+    if pool_sensitivity:
+        from bayeslaw.pooling import pooling_sensitivity
+
+        sensitivity = pooling_sensitivity(table, progress=note, allow_prior_dominated=allow_prior_dominated, **settings)
     if json:
         answer = as_answer(result, verdict)
+        if sensitivity is not None:
+            answer["pool_sensitivity"] = sensitivity.to_dict("records")
         answer["seconds"]["import"] += imported
         answer["seconds"]["total"] = time.perf_counter() - started
         print_json(answer)
     else:
-        show(result, verdict)
+        show(result, verdict, sensitivity)
     for message in verdict.messages:
         note(f"warning: {message}")
     return EXIT_OK if verdict.passed else EXIT_DIAGNOSTICS
+
+
+def _pooling(texts: list[str]) -> dict[str, str]:
+    """The pooling that ``--pool NAME=MODE`` flags mean."""
+    for text in texts:
+        if text.count("=") != 1 or text.startswith("="):
+            raise UsageError(f"--pool {text}", allowed="NAME=MODE or NAME=MODE:FACTOR, such as E=separate:source")
+    pooling = dict(text.split("=") for text in texts)
+    if len(pooling) < len(texts):
+        raise UsageError(f"--pool names a parameter twice: {', '.join(texts)}", allowed="each parameter once")
+    return pooling
+
+
+def _point(
+    source: str, loss: str, settings: dict[str, Any], *, where: str | None, tracking_uri: str | None, out: Path | None,
+    json: bool,
+) -> int:  # fmt: skip
+    """A point fit: no posterior, no file."""
+    posterior_only = {
+        "--noise": settings["noise"] != "iid",
+        "--outliers": settings["outliers"] != "gaussian",
+        "--error-scale": settings["error_scale"] != "constant",
+        "--pool": bool(settings["pooling"]),
+        "--out": out is not None,
+    }
+    if given := [flag for flag, present in posterior_only.items() if present]:
+        raise UsageError(
+            f"--point {loss} with {', '.join(given)}",
+            allowed="--law, --map, --recipe, --where, --injection-in, --json",
+            do="leave --point out: these are settings of the posterior",
+        )  # fmt: skip
+    from bayeslaw.point.fit import point_fit
+    from bayeslaw.runs import load_runs
+
+    table = load_runs(source, where=where, recipe=settings["recipe"], tracking_uri=tracking_uri)
+    report_table(table)
+    chosen = {name: settings[name] for name in ("law", "map", "injection_in", "recipe", "seed")}
+    result = point_fit(table, loss=loss, **chosen)
+    if json:
+        print_json(result.as_dict())
+    else:
+        print(result)
+    for message in result.messages:
+        note(f"warning: {message}")
+    return EXIT_OK
 
 
 def report_table(table: Any) -> None:
@@ -115,57 +187,3 @@ def report_table(table: Any) -> None:
         note("; ".join(f"left out {count}: {reason}" for reason, count in reasons.items()))
     for text in table.notes:
         note(f"note: {text}")
-
-
-def as_answer(result: Fit, verdict: CheckResult) -> dict[str, Any]:
-    """The object that ``fit --json`` prints."""
-    from bayeslaw.diagnostics import phi_differences
-
-    rows = {str(name): {key: row[key] for key in SUMMARY} for name, row in verdict.parameters.iterrows()}
-    by_recipe = {recipe: rows[f"phi[{recipe}]"] for recipe in result.recipes}
-    several = len(by_recipe) > 1
-    names = ["alpha", "beta", "E", "A", "B", "sigma", "size", "data"]
-    if several:
-        names += ["phi_mean", "phi_spread"]
-    record = result.attrs
-    answer = {
-        "source": record["source"],
-        "n_runs": len(result.runs),
-        "law": result.spec.law,
-        "noise": result.spec.noise,
-        "outliers": result.spec.outliers,
-        "injection_in": result.spec.injection_in,
-        "parameters": {
-            "phi": by_recipe if several else by_recipe[result.recipes[0]],
-            **{name: rows[name] for name in names},
-        },
-        "diagnostics": verdict.as_dict(),
-        "data_hash": record["data_hash"],
-        "excluded": record["excluded"],
-        "versions": record["versions"],
-        "seconds": record["seconds"],
-    }
-    if several:
-        answer["phi_difference"] = phi_differences(result)
-    return answer
-
-
-def show(result: Fit, verdict: CheckResult) -> None:
-    """Print the posterior as a table for people."""
-    from bayeslaw.diagnostics import phi_differences
-
-    law_rows = verdict.parameters.drop(index=[n for n in ("size", "data") if n in verdict.parameters.index])
-    print_table(
-        ("", "mean", "sd", "5 %", "50 %", "95 %", "ESS", "R-hat"),
-        (
-            (str(name), *(f"{row[key]:.4g}" for key in SUMMARY[:5]), f"{row['ess_bulk']:.0f}", f"{row['r_hat']:.3f}")
-            for name, row in law_rows.iterrows()
-        ),
-    )
-    for recipe in result.recipes:
-        draws = result.draws(recipe)["phi"]
-        label = f" ({recipe})" if len(result.recipes) > 1 else ""
-        print(f"phi{label}: P(< 1) = {(draws < 1).mean():.3f}, P(> 0) = {(draws > 0).mean():.3f}")
-    for recipe, row in phi_differences(result).items():
-        span = f"{row['q05']:+.3f} to {row['q95']:+.3f}"
-        print(f"phi ({recipe}) less that of the baseline: {row['mean']:+.3f} ({span}), P(> 0) = {row['p_gt_0']:.3f}")

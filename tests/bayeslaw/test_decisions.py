@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
-from bayeslaw import ISODEPTH, law
+from bayeslaw import ISODEPTH
 from bayeslaw.allocate import allocate
 from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.frontier import optimum, plain_axis, size_axis
+from bayeslaw.laws import make_law
 from bayeslaw.predict import family_of, law_loss, predict
+
+LAW = make_law("additive")
 
 PUBLISHED = {"E": 1.56773, "A": 28.027, "B": 915.82, "alpha": 0.19924, "beta": 0.36863, "phi": 0.459}
 MEASURED = {1: 2.3088, 2: 2.3389, 4: 2.3599, 8: 2.4021}
@@ -21,9 +24,9 @@ def published():
 
 
 def test_law_loss_broadcasts(published):
-    got = law_loss(published, 1e8, np.array([2e8, 3e8, 4e8]), 4, 1e9)
+    got = law_loss(LAW, published, 1e8, np.array([2e8, 3e8, 4e8]), 4, 1e9)
     assert got.shape == (2, 3)
-    assert got[1, 2] == pytest.approx(law.loss(1e8, 4e8, 4.0, 1e9, **PUBLISHED))
+    assert got[1, 2] == pytest.approx(LAW.loss(1e8, 4e8, 4.0, 1e9, PUBLISHED))
 
 
 def test_runs_span_the_published_family(isodepth_fit):
@@ -42,12 +45,11 @@ def test_optimum_against_a_direct_minimiser(published, recurrences, flops):
     def loss(log_width):
         member = ISODEPTH.architecture(float(np.exp(log_width)), recurrences)
         parts = member.n_once + member.n_injection, member.n_shared
-        return law.loss(*parts, float(recurrences), flops / member.flops_per_token, **PUBLISHED)
+        return LAW.loss(*parts, float(recurrences), flops / member.flops_per_token, PUBLISHED)
 
     direct = minimize_scalar(loss, bounds=(np.log(128), np.log(20000)), options={"xatol": 1e-9}, method="bounded")
-    best = optimum(
-        published, size_axis(ISODEPTH, flops, recurrences, injection_in="once"), flops=flops, recurrences=recurrences
-    )
+    axis = size_axis(ISODEPTH, flops, recurrences, injection_in="once")
+    best = optimum(LAW, published, axis, flops=flops, recurrences=recurrences)
     assert best.loss == pytest.approx(direct.fun, abs=1e-7)
     assert 64 * best.width_scale == pytest.approx(np.exp(direct.x), rel=2e-3)
     assert best.at_edge == 0
@@ -60,7 +62,7 @@ def test_optimum_of_6nd_has_its_closed_form(published):
     """For C = 6 N D, N* = G (C / 6)^(beta / (alpha + beta)) with G = (alpha A / (beta B))^(1 / (alpha + beta))."""
     alpha, beta = PUBLISHED["alpha"], PUBLISHED["beta"]
     G = (alpha * PUBLISHED["A"] / (beta * PUBLISHED["B"])) ** (1 / (alpha + beta))
-    best = optimum(published, plain_axis(), flops=1e21, recurrences=1)
+    best = optimum(LAW, published, plain_axis(), flops=1e21, recurrences=1)
     assert best.n_unique == pytest.approx(G * (1e21 / 6) ** (beta / (alpha + beta)), rel=1e-3)
     assert best.width_scale is None
 

@@ -48,7 +48,8 @@ def test_injection_in_the_shared_block_lowers_phi():
 def test_known_truth_of_several_recipes_is_recovered():
     design = load_runs("isodepth-recipes").runs
     phi = {"baseline": 0.3, "truncated_bptt": 0.1, "hyperconnections": 0.7}
-    runs = simulate(design, parameters=TRUTH, sigma=0.004, seed=2, phi=phi)
+    by_recipe = {recipe: {"phi": value} for recipe, value in phi.items()}
+    runs = simulate(design, parameters=TRUTH, sigma=0.004, seed=2, by_recipe=by_recipe)
     posterior = fit(runs, outliers="student")
     verdict = check(posterior)
     assert verdict.passed
@@ -164,9 +165,17 @@ def test_fewer_runs_than_parameters(plain_table):
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ({"law": "cubic"}, "allowed: additive"),
+        ({"law": "cubic"}, "allowed: additive, coupled, chinchilla"),
+        ({"map": "cubic"}, "allowed: power, none, full"),
+        ({"law": "chinchilla", "map": "power"}, "leave --map out"),
+        ({"noise": "red"}, "allowed: iid, cells"),
+        ({"pooling": {"E": "sometimes"}}, "MODE one of shared, partial, separate"),
+        ({"pooling": {"E": "partial:colour"}}, "FACTOR one of recipe, source, architecture"),
+        ({"pooling": {"gain": "shared"}}, "no such parameter"),
+        ({"law": "chinchilla", "pooling": {"E": "shared"}}, "no pooling"),
+        ({"flavour": "vanilla"}, "no setting flavour"),
         ({"outliers": "cauchy"}, "allowed: gaussian, student"),
-        ({"injection_in": "twice"}, "allowed: once, rec, nowhere"),
+        ({"injection_in": "twice"}, "allowed: once, rec, nowhere, regression"),
         ({"draws": 3}, "draws = 3"),
         ({"recipe": "nope"}, "nope"),
     ],
@@ -179,7 +188,7 @@ def test_settings_that_cannot_be_meant(setting, text):
 def test_weak_tables_pass_the_diagnostics():
     """Collinear tokens = 20 n: a ridge that the first try does not sample well enough, and the second does."""
     n = np.geomspace(3e7, 3e9, 12).round()
-    curve = law.loss(n, 0.0, 1.0, 20 * n, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28, phi=0.5)
+    curve = law.loss(n, 20 * n, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28)
     curve *= np.exp(np.random.default_rng(1).normal(0, 0.003, 12))
     told: list[str] = []
     posterior = fit(pd.DataFrame({"n": n, "tokens": 20 * n, "loss": curve}), progress=told.append)

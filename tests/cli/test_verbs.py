@@ -25,9 +25,11 @@ def test_fit_json(capsys, tmp_path):
     assert set(answer["parameters"]["phi"]["baseline"]) == keys
     assert all(set(answer["parameters"][name]) == keys for name in ("alpha", "beta", "E", "A", "B"))
     assert set(answer["diagnostics"]) >= {"divergences", "max_r_hat", "min_ess_bulk", "passed", "not_identified"}
-    assert set(answer["seconds"]) == {"import", "compile", "sample", "total"}
+    assert set(answer["seconds"]) == {"import", "compile", "sample", "predictive", "total"}
     assert answer["seconds"]["total"] >= answer["seconds"]["sample"] > 0
     assert set(answer["parameters"]["phi_spread"]) == keys
+    assert set(answer["worth"]["baseline"]) == {"2", "4", "8"}
+    assert set(answer["worth"]["baseline"]["4"]) == {"mean", "q05", "q50", "q95"}
     assert answer["phi_difference"]["truncated_bptt"]["p_gt_0"] < 0.05
     assert answer["phi_difference"]["hyperconnections"]["p_gt_0"] > 0.95
     code = run(["allocate", str(tmp_path / "fit.nc"), "--flops", "4.64e18", "--recipe", "truncated_bptt", "--json"])
@@ -41,7 +43,7 @@ def test_fit_json(capsys, tmp_path):
 
 
 def test_fit_table(capsys, isodepth_fit):
-    from bayeslaw.cli.fit import show
+    from bayeslaw.cli.answers import show
     from bayeslaw.diagnostics import check
 
     show(isodepth_fit, check(isodepth_fit))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import xarray as xr
 
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(1)</script>"
@@ -80,3 +82,48 @@ def with_phi(isodepth_fit):
         return replace(isodepth_fit, data=tree)
 
     return replaced
+
+
+@pytest.fixture(scope="session")
+def changed():
+    """A function that gives a fit another spec and other parameters, in posterior and prior, without sampling."""
+
+    def replaced(fit, drop=(), spec=None, levels=None, **parameters):
+        tree = fit.data.copy()
+        for group in ("posterior", "prior"):
+            data = tree[group].to_dataset()
+            values = {name: value(data) for name, value in parameters.items()}
+            tree[group] = xr.DataTree(data.assign(values).drop_vars(drop))
+        record = fit.attrs
+        record["map_levels"] = levels or []
+        tree.attrs["record"] = json.dumps(record)
+        return replace(fit, data=tree, spec=replace(fit.spec, **(spec or {})))
+
+    return replaced
+
+
+@pytest.fixture(scope="session")
+def with_map(isodepth_fit, changed):
+    """A function that lets the baseline fit's phi be that of another map, whose parameters say about the same."""
+    phi = {
+        "bounded": {"gain": lambda data: 1.5 * np.exp(data["phi"]), "scale": lambda data: 2.5 * np.exp(data["phi"])},
+        "log": {"slope": lambda data: 0.5 * np.exp(data["phi"])},
+        "hill": {"gain": lambda data: 2 * np.exp(data["phi"]), "half": lambda data: 4 * np.exp(data["phi"])},
+        "free": {f"phi_{r}": (lambda data, r=r: data["phi"] - 0.05 * (4 - r)) for r in (2, 4, 8)},
+    }
+
+    def replaced(name: str, **parameters):
+        return changed(
+            isodepth_fit, ["phi"], {"map": name}, [2.0, 4.0, 8.0] if name == "free" else None,
+            **{**phi.get(name, {}), **parameters},
+        )  # fmt: skip
+
+    return replaced
+
+
+@pytest.fixture(scope="session")
+def quick():
+    """A function that fits in seconds, with too few draws for the diagnostics."""
+    from bayeslaw.fit import fit
+
+    return lambda source, **settings: fit(source, draws=150, tune=250, chains=2, seed=1, **settings)

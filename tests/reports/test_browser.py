@@ -28,10 +28,10 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def files(isodepth_fit, hostile_fit, plain_fit, tmp_path_factory):
+def files(isodepth_fit, hostile_fit, plain_fit, with_map, tmp_path_factory):
     """Reports by name: their file and their cards."""
     folder = tmp_path_factory.mktemp("reports")
-    fits = {"isodepth": isodepth_fit, "hostile": hostile_fit, "plain": plain_fit}
+    fits = {"isodepth": isodepth_fit, "hostile": hostile_fit, "plain": plain_fit, "free": with_map("free")}
     return {
         name: (folder / f"{name}.html", write_report(fit, folder / f"{name}.html").cards) for name, fit in fits.items()
     }
@@ -91,11 +91,18 @@ def test_every_figure_is_drawn_and_the_page_fits(visit, files, name, width, sche
     assert all(excess <= 1 and height >= 250 for excess, height in boxes)
 
 
+def test_a_curve_of_worth_is_drawn_where_phi_is_no_one_number(visit, files):
+    page = visit(files["free"][0], width=390)
+    assert page.locator(".figure[data-figure=worth] .legendtext").all_text_contents() == ["prior, 90\xa0%", "trained r"]
+    assert page.locator(".figure[data-figure=worth] .points path").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
 def test_names_with_html_are_text_in_the_figures_too(visit, files):
     page = visit(files["hostile"][0])
     assert page.locator("img").count() == 0
     assert page.get_by_text("<img src=x onerror=alert(1)>", exact=True).count() >= 1
-    legend = page.locator(".figure[data-figure=phi] .legendtext").all_text_contents()
+    legend = page.locator(".figure[data-figure=worth] .legendtext").all_text_contents()
     assert legend == ["prior", "baseline", "</script><script>alert(1)</script>"]
 
 

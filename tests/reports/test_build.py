@@ -9,16 +9,18 @@ import sys
 import numpy as np
 import pytest
 
-from bayeslaw import fit as fit_module
+from bayeslaw import spec
 from bayeslaw.allocate import allocate
 from bayeslaw.errors import BayeslawError, UsageError
+from bayeslaw.laws import MAPS
 from bayeslaw.predict import law_loss
+from bayeslaw.priors import Priors
 from bayeslaw.schema import INJECTION_IN
-from reports import cards, figures
+from reports import cards, figures, record, worth
 from reports.build import build_report, make_cards, make_report, write_report
 from reports.study import Study
 
-NAMES = ["phi", "iso-flop", "frontier", "runs", "diagnostics", "record"]
+NAMES = ["worth", "iso-flop", "frontier", "runs", "diagnostics", "record"]
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +52,12 @@ def test_every_card_is_there_and_none_failed(isodepth_report, read_page):
         assert card.how_to_read in page.texts
     for sentence in isodepth_report.verdict.findings + isodepth_report.verdict.advice:
         assert sentence in page.texts
-    assert list(embedded(isodepth_report.html)) == ["phi", "iso-flop", "frontier"]
+    assert list(embedded(isodepth_report.html)) == ["worth", "iso-flop", "frontier"]
 
 
 def test_several_recipes_have_decision_cards_of_their_own(hostile_report):
     assert [card.name for card in hostile_report.cards] == [
-        "phi", "iso-flop-1", "iso-flop-2", "frontier-1", "frontier-2", "runs", "diagnostics", "record",
+        "worth", "iso-flop-1", "iso-flop-2", "frontier-1", "frontier-2", "runs", "diagnostics", "record",
     ]  # fmt: skip
     assert failures(hostile_report) == {}
 
@@ -93,10 +95,10 @@ def test_a_card_that_fails_leaves_the_rest_standing(isodepth_fit, monkeypatch, r
     def broken(*arguments, **keywords):
         raise RuntimeError("<b>no pencil</b>")
 
-    monkeypatch.setattr(figures, "phi_density", broken)
+    monkeypatch.setattr(figures, "phi", broken)
     report = make_report(isodepth_fit)
     page = read_page(report.html)
-    assert failures(report) == {"phi": "RuntimeError: <b>no pencil</b>"}
+    assert failures(report) == {"worth": "RuntimeError: <b>no pencil</b>"}
     assert "RuntimeError: <b>no pencil</b>" in page.texts
     assert list(embedded(report.html)) == ["iso-flop", "frontier"]
 
@@ -144,7 +146,7 @@ def test_iso_flop_curves_are_the_law(isodepth_fit):
         if trace.mode == "lines" and trace.name == "1e+19" and trace.xaxis == "x3" and trace.line.width == 2
     )  # fmt: skip
     law = law_loss(
-        study.thinned.draws(), float(run["n_once"] + run["n_injection"]), float(run["n_shared"]), 4,
+        isodepth_fit.law, study.thinned.draws(), float(run["n_once"] + run["n_injection"]), float(run["n_shared"]), 4,
         1e19 / run["flops_per_token"],
     ).mean()  # fmt: skip
     assert np.interp(np.log(run["n_unique"]), np.log(curve.x), curve.y) == pytest.approx(law, abs=2e-4)
@@ -162,7 +164,7 @@ def test_frontier_agrees_with_allocate(isodepth_fit, isodepth_report):
 
 
 def test_every_axis_says_what_it_measures(isodepth_report):
-    units = ("parameters", "tokens", "FLOPs", "nats/token", "phi")
+    units = ("parameters", "tokens", "FLOPs", "nats/token", "phi", "recurrences", "unique blocks")
     for card in isodepth_report.cards:
         if card.figure is not None:
             axes = [*card.figure.select_xaxes(), *card.figure.select_yaxes()]
@@ -188,21 +190,30 @@ def test_the_record_names_source_priors_and_what_was_left_out(isodepth_fit):
     attrs["notes"] = ["two rows are replicates"]
     attrs["priors"]["phi"] |= {"sd": 0.1, "reason": "a reason of our own"}
     tree.attrs["record"] = json.dumps(attrs)
-    rows = dict(cards.record(Study(fit=dataclasses.replace(isodepth_fit, data=tree))).table.rows)
+    rows = dict(record.record(Study(fit=dataclasses.replace(isodepth_fit, data=tree))).table.rows)
     assert rows["source"] == "isodepth"
     assert rows["data hash"] == attrs["data_hash"]
     assert rows["excluded: lost"] == "diverged"
     assert rows["note"] == "two rows are replicates"
     assert "published fits" in rows["prior of E"].lower()
     assert "A reason of our own" in rows["prior of phi"]
-    assert "prior of phi_spread" not in rows
+    for absent in ("k", "gain", "spread", "tau", "sigma_slope"):
+        assert f"prior of {absent}" not in rows
+    assert rows["prior of sigma"].startswith("scale of the errors of log loss: half-normal, scale 0.05. ")
+    assert rows["law"].endswith(isodepth_fit.law.equation)
+    assert rows["parameters"] == "E, A, B, alpha, beta, phi shared by all runs"
 
 
 def test_the_record_has_words_for_all_that_a_fit_can_be():
-    assert set(cards.LAWS) == set(fit_module.LAWS)
-    assert set(cards.NOISES) == set(fit_module.NOISES)
-    assert set(cards.OUTLIERS) == set(fit_module.OUTLIERS)
-    assert set(cards.CONVENTIONS) == set(INJECTION_IN)
+    assert set(record.LAWS) == set(spec.LAWS)
+    assert set(record.MAPS) == set(MAPS)
+    assert set(record.NOISES) == set(spec.NOISES)
+    assert set(record.OUTLIERS) == set(spec.OUTLIERS)
+    assert set(record.ERROR_SCALES) == set(spec.ERROR_SCALES)
+    assert set(record.POOLINGS) == set(spec.POOLINGS)
+    assert set(record.CONVENTIONS) == set(INJECTION_IN)
+    assert set(record.PRIOR_MEANING) == {field.name for field in dataclasses.fields(Priors)} - {"name"}
+    assert set(worth.ASSUMPTIONS) == {name for name, kind in MAPS.items() if not kind((2.0,)).parameters}
 
 
 def test_a_report_is_written_whole(isodepth_fit, tmp_path, monkeypatch):

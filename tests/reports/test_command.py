@@ -29,7 +29,7 @@ def test_json_says_which_cards_failed_and_why(plain_file, tmp_path, capsys):
     assert list(answer) == ["schema_version", "report", "cards"]
     assert answer["report"] == str(out)
     states = {card["name"]: card for card in answer["cards"]}
-    assert states["phi"] == {"name": "phi", "state": "ok", "reason": None}
+    assert states["worth"] == {"name": "worth", "state": "ok", "reason": None}
     assert states["frontier"]["state"] == "failed"
     assert "--flops-rule 6nd" in states["frontier"]["reason"]
     assert "card frontier left out" in captured.err

@@ -80,7 +80,7 @@ def test_what_the_journal_holds(fields, finished):
     assert set(journal.start["versions"]) == {"bayeslaw", "torch", "python"}
     assert journal.path.parent == finished / "runs" / config.run_id.replace("/", "-")
     row = journal.row
-    assert set(row) == set(COLUMNS) - {"source", "loss_unit"}
+    assert set(row) == set(COLUMNS) - {"source", "loss_unit", "training_run"}
     assert row["state"] == "finished"
     assert row["tokens"] == 48 * 128
     assert row["epochs"] == row["tokens"] / len(load_corpus(fields["corpus"]).train)
