@@ -29,6 +29,8 @@ check: .venv/ready
 
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/posterior.py
+	$(BIN)/python benchmarks/paper.py
+	$(BIN)/python benchmarks/recipes.py
 
 # Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
 lock: .venv/ready

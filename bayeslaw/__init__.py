@@ -18,7 +18,7 @@ _HOMES = {
     "RunTable": "bayeslaw.runs",
     "load_runs": "bayeslaw.runs",
     "Priors": "bayeslaw.priors",
-    "Fit": "bayeslaw.fit",
+    "Fit": "bayeslaw.posterior",
     "CheckResult": "bayeslaw.diagnostics",
     "check": "bayeslaw.diagnostics",
     "Prediction": "bayeslaw.predict",

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from bayeslaw.architecture import WIDTH_UNIT, Family
 from bayeslaw.errors import UsageError
-from bayeslaw.fit import Fit
 from bayeslaw.frontier import Optimum, optimum, plain_axis, size_axis
+from bayeslaw.posterior import Fit
 from bayeslaw.predict import family_of, interval, largest_budget, law_loss
 
 Array = NDArray[np.float64]

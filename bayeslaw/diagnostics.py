@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from bayeslaw.fit import Fit
+from bayeslaw.posterior import Fit
 from bayeslaw.spec import ALIASES, MAX_R_HAT, MIN_ESS
 from bayeslaw.worth import worth
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,12 @@ from bayeslaw import coordinates, densities, kernels
 from bayeslaw.schema import STUDENT_NU
 
 N_COLUMNS = len(kernels.COLUMNS)
-CACHE_VERSION = 2
-"""Part of the compile cache's key: raise it with every change of a kernel."""
+CACHE_VERSION = int.from_bytes(
+    sha256(b"".join(Path(str(module.__file__)).read_bytes() for module in (coordinates, densities, kernels))).digest()[
+        :7
+    ]
+)
+"""Part of the compile cache's key: a changed kernel is compiled anew."""
 
 
 class _Kernel(Op):  # type: ignore[misc]  # pytensor is untyped here
@@ -38,7 +44,7 @@ class _Kernel(Op):  # type: ignore[misc]  # pytensor is untyped here
             storage[0] = np.asarray(result)
 
 
-@njit(cache=True)
+@njit
 def _natural(z: Any, packed: Any, cores: Any, reference: Any) -> Any:
     xi = coordinates.unwhitened(z, packed)
     theta = np.empty_like(xi)
@@ -46,24 +52,24 @@ def _natural(z: Any, packed: Any, cores: Any, reference: Any) -> Any:
     return theta, np.asarray(volume)
 
 
-@njit(cache=True)
+@njit
 def _natural_pullback(z: Any, packed: Any, cores: Any, reference: Any, gradient: Any, gvolume: Any) -> Any:
     xi = coordinates.unwhitened(z, packed)
     gradient = coordinates.natural_pullback(xi, cores, reference, gradient, gvolume.item())
     return coordinates.unwhitened_pullback(gradient, packed)
 
 
-@njit(cache=True)
+@njit
 def _gaussian(z: Any, v: Any, groups: Any, sizes: Any, tau: Any, gz: Any, gv: Any, gtau: Any) -> Any:
     return densities.gaussian(z, v, groups, sizes, tau, gz, gv, gtau)
 
 
-@njit(cache=True)
+@njit
 def _student(z: Any, v: Any, groups: Any, sizes: Any, tau: Any, gz: Any, gv: Any, gtau: Any) -> Any:
     return densities.student(z, v, float(STUDENT_NU), gz, gv)
 
 
-@njit(cache=True)
+@njit
 def _student_grouped(z: Any, v: Any, groups: Any, sizes: Any, tau: Any, gz: Any, gv: Any, gtau: Any) -> Any:
     return densities.student_grouped(z, v, float(STUDENT_NU), groups[0], tau[0], gz, gv, gtau)
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from bayeslaw.architecture import FAMILIES, FAMILY_COLUMNS, WIDTH_UNIT, Family, spanned_family
 from bayeslaw.errors import DecisionError, UsageError
-from bayeslaw.fit import Fit
 from bayeslaw.laws import Law
 from bayeslaw.likelihood import new_run_errors
+from bayeslaw.posterior import Fit
 from bayeslaw.schema import COLUMNS
 
 Array = NDArray[np.float64]

@@ -68,6 +68,11 @@ class Spec:
     target_accept: float = 0.95
     seed: int = 0
 
+    @property
+    def counted_in(self) -> str:
+        """The convention that counts: a law for each architecture is one of n_unique, whatever the convention."""
+        return "once" if self.law == "chinchilla" else self.injection_in
+
     def __post_init__(self) -> None:
         for name, allowed in (
             ("law", LAWS),

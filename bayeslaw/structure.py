@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 
 from bayeslaw.coordinates import Layout
 from bayeslaw.densities import HALF_NORMAL, NORMAL, POOLED
-from bayeslaw.errors import FitError, UsageError
+from bayeslaw.errors import UsageError
+from bayeslaw.groups import group_effects
 from bayeslaw.inputs import Inputs
 from bayeslaw.kernels import COLUMNS
 from bayeslaw.laws import Law, make_law
@@ -227,14 +227,6 @@ class Structure:
         table = np.column_stack([columns[name] for name in COLUMNS])
         return table[np.argsort(columns["group_0"], kind="stable")]
 
-    def names(self) -> Iterator[tuple[str, int]]:
-        """Label and position of every unknown."""
-        for block in self.blocks:
-            for i, level in enumerate(block.levels):
-                yield (f"{block.name}[{level}]" if block.factor else block.name), block.start + i
-        yield from self.hyper.items()
-        yield from self.scales.items()
-
 
 def structure_of(inputs: Inputs, spec: Spec, priors: Priors) -> Structure:
     """The vector that a spec means for a run table.
@@ -244,7 +236,7 @@ def structure_of(inputs: Inputs, spec: Spec, priors: Priors) -> Structure:
     UsageError
         A pooled parameter is not the law's.
     FitError
-        The table has not what the noise asks for.
+        The table has not what the noise asks for, see `bayeslaw.groups.group_effects`.
     """
     law = make_law(spec.law, spec.map, levels=inputs.looped)
     names = (*(name for name in CORE if name != "k" or law.coupled), *law.map.parameters)
@@ -272,7 +264,7 @@ def structure_of(inputs: Inputs, spec: Spec, priors: Priors) -> Structure:
         if block.pooled:
             hyper |= {f"{block.name}_mean": start, f"{block.name}_spread": start + 1}
             start += 2
-    effects = _effects(inputs, spec)
+    effects = group_effects(inputs, spec)
     scale_names = ["sigma", *(f"tau_{effect}" for effect in effects)]
     scale_names += ["sigma_slope"] if spec.error_scale == "compute" else []
     scales = {name: start + i for i, name in enumerate(scale_names)}
@@ -309,34 +301,3 @@ def positions_of(blocks: tuple[Block, ...], inputs: Inputs, names: tuple[str, ..
             own = 0 if block.factor is None else inputs.factors[block.factor].index
             out[:, names.index(block.name)] = block.start + own
     return out
-
-
-def _effects(inputs: Inputs, spec: Spec) -> tuple[str, ...]:
-    """Group effects that a fit has."""
-    effects = ["run"] if len(inputs.run.levels) < len(inputs.loss) else []
-    if spec.noise == "cells":
-        if inputs.cell is None:
-            raise FitError(
-                "--noise cells needs the budget of every run, and this table lacks it", allowed="iid",
-                do="add the column budget, or leave --noise out",
-            )  # fmt: skip
-        if len(inputs.cell.levels) == len(inputs.run.levels):
-            raise FitError(
-                "--noise cells with one run in every cell (recipe, budget, r)", allowed="iid",
-                do="leave --noise out: cell effects and errors cannot be told apart",
-            )  # fmt: skip
-        pairs = np.unique(np.column_stack([inputs.run.index, inputs.cell.index]), axis=0)
-        if len(pairs) > len(inputs.run.levels):
-            crossed = inputs.run.levels[int(pairs[np.flatnonzero(np.diff(pairs[:, 0]) == 0)[0], 0])]
-            raise FitError(
-                f"training run {crossed} has rows in several cells (recipe, budget, r)",
-                allowed="rows of one training run share recipe, budget and r",
-                do="give its checkpoints one budget, or leave --noise out",
-            )
-        effects.append("cell")
-    if spec.outliers == "student" and len(effects) > 1:
-        raise FitError(
-            "student errors with both run and cell effects", allowed="one of the two effects",
-            do="use --outliers gaussian, or keep one row for each training run",
-        )  # fmt: skip
-    return tuple(effects)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.fit import Fit
+from bayeslaw.posterior import Fit
 
 Array = NDArray[np.float64]
 

@@ -23,9 +23,10 @@ import numpy as np
 import pandas as pd
 
 from bayeslaw.architecture import ISODEPTH, regression_split
-from bayeslaw.point.fit import PointFit, point_fit, versions
+from bayeslaw.point.fit import PointFit, point_fit
 from bayeslaw.point.huber import block_bootstrap
 from bayeslaw.runs import load_runs
+from bayeslaw.version import versions
 
 OUT = Path(__file__).parent / "results"
 LOW_BUDGETS = 5e18
@@ -221,7 +222,7 @@ def main(quick: bool = False) -> None:
     result = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
-        "versions": versions(),
+        "versions": versions("numpy", "scipy", "numba"),
         "seconds": time.perf_counter() - began,
         "bootstrap": {"resamples": resamples, "seeds": list(seeds)},
         "rows": [{**vars(row), "met": row.met} for row in rows],

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bayeslaw.point.fit import point_fit, versions
+from bayeslaw.point.fit import point_fit
 from bayeslaw.point.huber import block_bootstrap, random_starts
 from bayeslaw.runs import load_runs
+from bayeslaw.version import versions
 
 OUT = Path(__file__).parent / "results" / "point.json"
 REPEATS = 20
@@ -43,7 +44,7 @@ def main() -> None:
     result = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
-        "versions": versions(),
+        "versions": versions("numpy", "scipy", "numba"),
         "fit": "isodepth, additive, power, Huber 1e-3, injection in once",
         "seconds": seconds,
         "ratio": seconds["random_starts"] / seconds["point_fit"],

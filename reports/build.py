@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from bayeslaw.diagnostics import NOT_IDENTIFIED
 from bayeslaw.errors import BayeslawError
-from bayeslaw.fit import Fit
+from bayeslaw.posterior import Fit
 from bayeslaw.spec import MAX_R_HAT, MIN_ESS
 from reports import cards, decisions
 from reports.cards import Body, Card

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayeslaw.fit import Fit
+from bayeslaw.posterior import Fit
 from bayeslaw.priors import HalfNormal, Prior
 from bayeslaw.schema import STUDENT_NU
 from bayeslaw.spec import ALIASES, pooling_of

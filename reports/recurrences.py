@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.fit import Fit
+from bayeslaw.posterior import Fit
 from bayeslaw.worth import elasticity, worth
 
 Array = NDArray[np.float64]

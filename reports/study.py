@@ -14,9 +14,9 @@ from bayeslaw.allocate import FLOPS_RULES, Allocation, allocate
 from bayeslaw.architecture import FAMILIES
 from bayeslaw.diagnostics import CheckResult, check
 from bayeslaw.errors import UsageError
-from bayeslaw.fit import Fit
 from bayeslaw.inputs import Inputs, inputs_of
 from bayeslaw.laws import CORE
+from bayeslaw.posterior import Fit
 from bayeslaw.schema import BASELINE
 from reports.recurrences import Worth, factors_of, worths
 
@@ -87,7 +87,7 @@ class Study:
     @cached_property
     def inputs(self) -> Inputs:
         """What the law was fitted to, row by row as the runs."""
-        return inputs_of(self.fit.runs, injection_in=self.fit.spec.injection_in)
+        return inputs_of(self.fit.runs, injection_in=self.fit.spec.counted_in)
 
     @property
     def looped(self) -> bool:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+# numba's cache knows a function by its own file only: one cache for each state of all kernels.
+_KERNELS = sorted((Path(__file__).parents[1] / "bayeslaw").rglob("*.py"))
+_STATE = hashlib.sha256(b"".join(path.read_bytes() for path in _KERNELS if b"njit" in path.read_bytes())).hexdigest()[
+    :12
+]
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"bayeslaw-kernels-{_STATE}"))
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def allocate(
     """
     from bayeslaw.allocate import allocate as recommend
     from bayeslaw.diagnostics import check
-    from bayeslaw.fit import Fit
+    from bayeslaw.posterior import Fit
 
     posterior = Fit.load(fit)
     result = recommend(

@@ -9,7 +9,7 @@ import pandas as pd
 
 from bayeslaw.cli.output import print_table
 from bayeslaw.diagnostics import QUANTILES, CheckResult, phi_differences, worth_differences
-from bayeslaw.fit import Fit
+from bayeslaw.posterior import Fit
 from bayeslaw.worth import elasticity, worth
 
 SUMMARY = ("mean", "sd", "q05", "q50", "q95", "ess_bulk", "ess_tail", "r_hat")

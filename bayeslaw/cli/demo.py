@@ -14,7 +14,7 @@ from bayeslaw.cli.output import note, own, plain, print_json
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK
 
 if TYPE_CHECKING:
-    from bayeslaw.fit import Fit
+    from bayeslaw.posterior import Fit
 
 app = App(name="demo", help="Train, track, fit, allocate and report, end to end, on this machine.")
 

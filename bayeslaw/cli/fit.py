@@ -43,7 +43,8 @@ def fit(
 ) -> int:
     """Sample the posterior of the law from the runs of a source, or make a point fit.
 
-    Exit code 3 says that the sampler's diagnostics failed: the answer is shown but not to be relied on.
+    Exit code 3 says that the sampler's diagnostics failed, or that a point fit ended at no optimum: the answer is shown
+    but not to be relied on.
 
     Parameters
     ----------
@@ -163,7 +164,7 @@ def _point(
             allowed="--law, --map, --recipe, --where, --injection-in, --json",
             do="leave --point out: these are settings of the posterior",
         )  # fmt: skip
-    from bayeslaw.point.fit import point_fit
+    from bayeslaw.point.fit import Status, point_fit
     from bayeslaw.runs import load_runs
 
     table = load_runs(source, where=where, recipe=settings["recipe"], tracking_uri=tracking_uri)
@@ -174,9 +175,9 @@ def _point(
         print_json(result.as_dict())
     else:
         print(result)
-    for message in result.messages:
+    for message in result.messages[len(table.notes) :]:
         note(f"warning: {message}")
-    return EXIT_OK
+    return EXIT_DIAGNOSTICS if result.status is Status.NOT_OPTIMUM else EXIT_OK
 
 
 def report_table(table: Any) -> None:

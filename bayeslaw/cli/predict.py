@@ -46,7 +46,7 @@ def predict(
     json
         Print one JSON object.
     """
-    from bayeslaw.fit import Fit
+    from bayeslaw.posterior import Fit
     from bayeslaw.predict import interval
     from bayeslaw.predict import predict as forecast
 

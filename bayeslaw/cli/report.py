@@ -37,7 +37,7 @@ def report(
     json
         Print one JSON object.
     """
-    from bayeslaw.fit import Fit
+    from bayeslaw.posterior import Fit
 
     keep_input(out, fit)
     made = own("reports.build").write_report(Fit.load(fit), out, family=family, flops_rule=flops_rule)

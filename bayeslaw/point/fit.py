@@ -7,12 +7,10 @@ posterior.
 from __future__ import annotations
 
 import math
-import platform
 import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from bayeslaw.point.objective import Problem
 from bayeslaw.point.varpro import SMALL_GRADIENT, Optimum, search
 from bayeslaw.runs import RunTable, load_runs
 from bayeslaw.schema import INJECTION_IN
-from bayeslaw.version import __version__
+from bayeslaw.version import versions
 
 Array = NDArray[np.float64]
 
@@ -121,7 +119,7 @@ class PointFit:
             "law": self.law, "map": self.map, "injection_in": self.injection_in, "objective": self.loss,
             "parameters": _texts(self.parameters), "worth": _texts(self.worth), "elasticity": _texts(self.elasticity),
             "fit": fit, "messages": list(self.messages), "data_hash": self.data_hash, "source": self.source,
-            "n_runs": self.n_runs, "versions": versions(),
+            "n_runs": self.n_runs, "versions": versions("numpy", "scipy", "numba"),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -304,15 +302,6 @@ def fit_of(
 
 
 @cache
-def versions() -> dict[str, str]:
-    """Versions that decide the figures."""
-    return {
-        "python": platform.python_version(),
-        "bayeslaw": __version__,
-        **{name: version(name) for name in ("numpy", "scipy", "numba")},
-    }
-
-
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 

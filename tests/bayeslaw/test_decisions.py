@@ -101,7 +101,7 @@ def test_a_loop_that_is_worth_its_compute_is_recommended(isodepth_fit):
     """With phi far above 1 the posterior must change its mind: the recommendation is not a constant."""
     import xarray as xr
 
-    from bayeslaw.fit import Fit
+    from bayeslaw.posterior import Fit
 
     tree = isodepth_fit.data.copy()
     tree["posterior"] = xr.DataTree(isodepth_fit.posterior.assign(phi=isodepth_fit.posterior["phi"] + 1.5))

@@ -12,7 +12,8 @@ import pytest
 from bayeslaw import law, load_runs
 from bayeslaw.diagnostics import check, phi_differences
 from bayeslaw.errors import FitError, UsageError
-from bayeslaw.fit import Fit, fit
+from bayeslaw.fit import fit
+from bayeslaw.posterior import Fit
 from bayeslaw.simulate import simulate
 
 TRUTH = {"E": 1.6, "A": 28.0, "B": 900.0, "alpha": 0.2, "beta": 0.37, "phi": 0.3}

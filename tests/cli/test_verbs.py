@@ -57,7 +57,7 @@ def test_failed_diagnostics_exit_3(monkeypatch, capsys, isodepth_fit):
     import xarray as xr
 
     import bayeslaw.fit
-    from bayeslaw.fit import Fit
+    from bayeslaw.posterior import Fit
 
     apart = isodepth_fit.posterior["phi"] + xr.DataArray([0.0, 0.1, 0.2, 0.3], dims="chain")
     tree = isodepth_fit.data.copy()
