@@ -20,6 +20,8 @@ from bayeslaw.validation import checked
 from bayeslaw.where import filter_runs
 
 _HASHED = ("recurrences", "n_once", "n_shared", "n_injection", "tokens", "loss", "recipe")
+_HASHED_IF_GIVEN = ("loss_se", "training_run")
+"""What a fit depends on too, where a table has it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +55,9 @@ class RunTable:
 
         Values and run_ids are sorted apart, so that neither the order of the rows nor run_ids numbered by it matter.
         """
-        values = sorted(json.dumps(row) for row in self.runs[list(_HASHED)].astype(object).to_numpy().tolist())
+        given = [name for name in _HASHED_IF_GIVEN if name in self.runs and self.runs[name].notna().any()]
+        table = self.runs[[*_HASHED, *given]].astype(object)
+        values = sorted(json.dumps(row, default=str) for row in table.to_numpy().tolist())
         content = json.dumps([values, sorted(map(str, self.runs["run_id"]))])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 

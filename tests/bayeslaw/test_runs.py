@@ -344,8 +344,9 @@ def test_the_hash_ignores_row_order_and_other_columns():
     expected = validate(frame, source="a").data_hash
     assert len(expected) == 16
     int(expected, 16)
-    shuffled = frame.sample(frac=1, random_state=1).assign(note="x", loss_se=0.5)
+    shuffled = frame.sample(frac=1, random_state=1).assign(note="x", tokens_per_second=5.0)
     assert validate(shuffled, source="b").data_hash == expected
+    assert validate(frame.assign(loss_se=0.5), source="a").data_hash != expected
     assert validate(PLAIN, source="a").data_hash == validate(PLAIN.iloc[::-1], source="a").data_hash
 
 
