@@ -20,6 +20,9 @@ Index = NDArray[np.int64]
 FACTORS = ("recipe", "source", "architecture")
 """What a law parameter may differ by; an architecture is a recipe with one r."""
 
+NEAR = 1.1
+"""Ratio of tokens up to which rows of one configuration are taken for one aim, where no budget says."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
@@ -161,12 +164,20 @@ def _grouping(labels: pd.Series[str]) -> Grouping:
 
 
 def _training_runs(runs: pd.DataFrame) -> Grouping:
-    """Rows with the same ``training_run``; without one, of the same configuration and budget (or else tokens)."""
-    spent = runs["budget"] if "budget" in runs else pd.Series(np.nan, index=runs.index)
-    spent = spent.fillna(-runs["tokens"].astype(float))
-    label = spent.map(repr)
+    """Rows with the same ``training_run``; without one, of the same configuration and budget.
+
+    Where the budget is not known, rows of one configuration whose tokens follow each other within `NEAR` are taken for
+    checkpoints or seeds of one aim.
+    """
+    label = runs["source"].astype(str)
     for name in ("recipe", "recurrences", "n_once", "n_shared", "n_injection"):
         label = label + "/" + runs[name].astype(str)
+    ordered = pd.DataFrame({"label": label, "log": np.log(runs["tokens"].astype(float))}).sort_values(["label", "log"])
+    apart = ordered.groupby("label")["log"].diff() > np.log(NEAR)
+    aim = apart.groupby(ordered["label"]).cumsum().reindex(runs.index).map("D{:g}".format)
+    if "budget" in runs:
+        aim = runs["budget"].map(repr).where(runs["budget"].notna(), aim)
+    label = label + "/" + aim
     if "training_run" in runs:
         label = runs["training_run"].where(runs["training_run"].notna(), label)
     codes, levels = pd.factorize(label.astype(str))

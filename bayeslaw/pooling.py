@@ -11,11 +11,34 @@ import pandas as pd
 from bayeslaw.diagnostics import check, phi_differences
 from bayeslaw.errors import UsageError
 from bayeslaw.fit import fit
+from bayeslaw.inputs import inputs_of
 from bayeslaw.priors import DEFAULT, HalfNormal, Priors
 from bayeslaw.runs import RunTable
+from bayeslaw.spec import Spec
+from bayeslaw.structure import structure_of
 
 SCALES = (0.1, 0.3, 1.0)
 """Half-normal scales of the spread between levels that are tried: few levels barely inform it."""
+
+
+def require_pooled(table: RunTable, *, priors: Priors = DEFAULT, **settings: Any) -> tuple[str, ...]:
+    """The recurrence map's parameters that a fit would pool partially.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    """
+    spec = Spec(**settings)
+    structure = structure_of(inputs_of(table.runs, injection_in=spec.counted_in), spec, priors)
+    pooled = tuple(name for name in structure.law.map.parameters if f"{name}_spread" in structure.hyper)
+    if not pooled:
+        raise UsageError(
+            "--pool-sensitivity without a partially pooled parameter of the recurrence map",
+            allowed="several recipes with looped runs, and a map with parameters",
+            do="leave it out",
+        )
+    return pooled
 
 
 def pooling_sensitivity(
@@ -47,7 +70,7 @@ def pooling_sensitivity(
         The table has one recipe, or the law no map parameter, or it is not partially pooled.
     """
     rows: list[tuple[Any, ...]] = []
-    first: list[str] = []
+    first = require_pooled(table, priors=priors, **{k: v for k, v in settings.items() if k != "allow_prior_dominated"})
     for scale in (*SCALES, None):
         name = "unpooled" if scale is None else f"half-normal {scale:g}"
         progress(f"pooling: {name}")
@@ -57,13 +80,6 @@ def pooling_sensitivity(
         else:
             spread = HalfNormal(scale=scale, reason="one of the scales tried for the sensitivity to pooling")
             result = fit(table, priors=replace(priors, name=name, spread=spread), **settings)
-            first = [p for p in result.law.map.parameters if f"{p}_spread" in result.posterior]
-            if not first:
-                raise UsageError(
-                    "--pool-sensitivity without a pooled parameter of the recurrence map",
-                    allowed="several recipes with looped runs, and a map with parameters",
-                    do="leave it out",
-                )
         verdict = check(result)
         for parameter in first:
             for recipe in result.recipes:

@@ -83,6 +83,8 @@ class Spec:
         ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} = {getattr(self, name)!r}", allowed=", ".join(allowed))
+        if not isinstance(self.pooling, Mapping):
+            raise UsageError(f"pooling = {self.pooling!r}", allowed='a mapping such as {"phi": "shared"}')
         for name, least in (("draws", 100), ("tune", 100), ("chains", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} = {getattr(self, name)}", allowed=f"{least} or more")

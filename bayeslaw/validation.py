@@ -56,6 +56,7 @@ def checked(raw: RawRuns, source: str) -> tuple[pd.DataFrame, pd.DataFrame, tupl
     for column in REQUIRED:
         rows.refuse(column, runs[column].isna().to_numpy(), "is {}", do="fill it in, or give the run the state failed")
     _check_duplicates(rows, runs)
+    _check_training_runs(rows, runs)
     frame = pd.DataFrame(excluded, columns=["run_id", "reason"], dtype="str")
     return _finish(runs), frame, notes + flops_notes
 
@@ -189,6 +190,8 @@ def _check_values(rows: Rows, runs: pd.DataFrame) -> None:
             rows.refuse(name, values < 1, "is {}: the shared block runs at least once", allowed=allowed)
         elif COLUMNS[name].positive:
             rows.refuse(name, values <= 0, "is {}")
+        elif name == "loss_se":
+            rows.refuse(name, values < 0, "is {}", allowed="0 or more, in the loss's unit")
         if COLUMNS[name].kind == "int":
             in_full = {"tokens": "are these billions?", **dict.fromkeys(COUNTS, "are these millions?")}.get(name, "")
             part = (values != np.rint(values)) & ~np.isnan(values)
@@ -250,6 +253,21 @@ def _check_duplicates(rows: Rows, runs: pd.DataFrame) -> None:
             allowed="one row a run; replicates differ in the column seed",
             do="drop the copies, or add the column seed",
         )
+
+
+def _check_training_runs(rows: Rows, runs: pd.DataFrame) -> None:
+    """Rows of one training run are of one recipe and architecture."""
+    if "training_run" not in runs:
+        return
+    same = ["recipe", "recurrences", "n_once", "n_shared", "n_injection"]
+    kinds = runs[same].astype("str").agg("\n".join, axis=1)
+    mixed = (kinds.groupby(runs["training_run"].astype("str")).transform("nunique") > 1) & runs["training_run"].notna()
+    first = mixed & (runs["training_run"] == runs["training_run"][mixed].iloc[0]) if mixed.any() else mixed
+    rows.refuse(
+        "training_run", first.to_numpy(dtype=bool), "is {} in rows of different recipes or architectures",
+        allowed="the checkpoints of one run: same recipe, recurrences and counts",
+        do="give each training run its own name",
+    )  # fmt: skip
 
 
 def _first_repeated(values: pd.Series[str]) -> Mask:

@@ -90,7 +90,7 @@ def _doubts_of_worth(study: Study) -> list[str]:
         doubts.append(
             f"The data do not identify {exponent}{_whose(study, unknown)}: its posterior is still "
             f"{text.listing(ratio)} times as wide as the prior, so read it as a guess. "
-            "Runs with a larger r, or more of them, would tell."
+            "Runs at r = 1 and at several larger r of the same recipe would tell."
         )
     for recipe, each in told.items():
         summary = interval(each.exponents(each.most))

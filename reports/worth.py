@@ -37,7 +37,8 @@ _ASSUMED = (
 )
 _APART = (
     "Each architecture (a recipe with one r) has a law of its own by its own N, as a fit of plain models would. "
-    "Laws with a recurrence map (--law additive or coupled) join the architectures and measure a worth."
+    "Laws with a recurrence map (--law additive or coupled) join architectures of different r, where there are any, "
+    "and measure a worth."
 )
 ASSUMPTIONS = {
     "none": "a recurrence is worth nothing",

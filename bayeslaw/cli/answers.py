@@ -83,6 +83,10 @@ def show(result: Fit, verdict: CheckResult, sensitivity: pd.DataFrame | None = N
         span = f"{row['q05']:+.3f} to {row['q95']:+.3f}"
         anchor = result.choose_recipe(None)
         print(f"phi ({recipe}) less that of {anchor}: {row['mean']:+.3f} ({span}), P(> 0) = {row['p_gt_0']:.3f}")
+    if several:
+        print(
+            "Differences between recipes hold under this structure: compare --law and --noise before relying on a sign."
+        )
     if any(worth(result, recipe=recipe) for recipe in result.recipes):
         print_table(
             ("recipe", "r", "worth, blocks", "5 %", "95 %", "exponent", "5 %", "95 %"),

@@ -12,6 +12,9 @@ from bayeslaw.cli.output import keep_input, note, print_json
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, FitError, UsageError
 from bayeslaw.files import require_writable
 
+SAMPLER = {"draws": 1000, "tune": 1000, "chains": 4, "target_accept": 0.95}
+"""Defaults of the flags that only sampling has."""
+
 app = App(name="fit", help="Sample the posterior of the law from the runs of a source.")
 
 
@@ -69,18 +72,26 @@ def fit(
         Whether the scale of the errors may change with compute.
     pool
         NAME=MODE or NAME=MODE:FACTOR: a parameter (E, A, B, alpha, beta, k, phi, ...) shared, partial or separate, by
-        recipe (default), source or architecture. By default the map's parameters are partial, all others shared.
+        recipe (default), source or architecture; repeat the flag for several. By default the map's parameters are
+        partial, all others shared.
     pool_sensitivity
         Fit again with other scales of partial pooling and without any, and show what changes.
     point
-        A point fit instead of the posterior: Huber loss (delta .001) or least squares on log loss.
+        A point fit instead of the posterior: Huber loss (delta .001) or least squares on log loss; without priors,
+        known errors (loss_se) and group effects.
     injection_in
         Where the injection's parameters count: with N_once, with N_rec, nowhere, or by the published split (a line of N
         over 1 / r for each width).
     out
         Write the whole fit to this NetCDF file.
-    draws, tune, chains, seed
-        Kept and warm-up draws per chain, number of chains, random seed.
+    draws
+        Kept draws per chain.
+    tune
+        Warm-up draws per chain.
+    chains
+        Number of chains.
+    seed
+        Random seed.
     target_accept
         Acceptance rate that the step size aims at; nearer to 1 where there are divergences.
     allow_prior_dominated
@@ -98,9 +109,13 @@ def fit(
     }  # fmt: skip
     keep_input(out, source)
     if out is not None:
+        _keep_other(out)
         require_writable(out, error=FitError)
     if point is not None:
-        return _point(source, point, settings, where=where, tracking_uri=tracking_uri, out=out, json=json)
+        return _point(
+            source, point, settings, where=where, tracking_uri=tracking_uri, out=out, sensitivity=pool_sensitivity,
+            prior_dominated=allow_prior_dominated, json=json,
+        )  # fmt: skip
     from bayeslaw.cli.answers import as_answer, show
     from bayeslaw.diagnostics import check
     from bayeslaw.fit import fit as sample
@@ -109,6 +124,10 @@ def fit(
     imported = time.perf_counter() - started
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
     report_table(table)
+    if pool_sensitivity:
+        from bayeslaw.pooling import pooling_sensitivity, require_pooled
+
+        require_pooled(table, **settings)
     result = sample(table, allow_prior_dominated=allow_prior_dominated, progress=note, **settings)
     for text in result.attrs["notes"][len(table.notes) :]:
         note(f"note: {text}")
@@ -118,8 +137,6 @@ def fit(
     verdict = check(result)
     sensitivity = None
     if pool_sensitivity:
-        from bayeslaw.pooling import pooling_sensitivity
-
         sensitivity = pooling_sensitivity(table, progress=note, allow_prior_dominated=allow_prior_dominated, **settings)
     if json:
         answer = as_answer(result, verdict)
@@ -135,6 +152,18 @@ def fit(
     return EXIT_OK if verdict.passed else EXIT_DIAGNOSTICS
 
 
+def _keep_other(out: Path) -> None:
+    """Make sure that the fit takes the place of no file but a fit."""
+    if out.is_file() and out.stat().st_size and not out.read_bytes()[:8].startswith(b"\x89HDF"):
+        raise UsageError(
+            f"--out {out} exists and is no fit", allowed="a new name, or that of an older fit", do="rename it"
+        )
+    if out.suffix.lower() in (".csv", ".parquet"):
+        raise UsageError(
+            f"--out {out}: a fit is a NetCDF file", allowed="a name such as fit.nc", do="choose another --out"
+        )
+
+
 def _pooling(texts: list[str]) -> dict[str, str]:
     """The pooling that ``--pool NAME=MODE`` flags mean."""
     for text in texts:
@@ -148,7 +177,7 @@ def _pooling(texts: list[str]) -> dict[str, str]:
 
 def _point(
     source: str, loss: str, settings: dict[str, Any], *, where: str | None, tracking_uri: str | None, out: Path | None,
-    json: bool,
+    sensitivity: bool, prior_dominated: bool, json: bool,
 ) -> int:  # fmt: skip
     """A point fit: no posterior, no file."""
     posterior_only = {
@@ -157,11 +186,14 @@ def _point(
         "--error-scale": settings["error_scale"] != "constant",
         "--pool": bool(settings["pooling"]),
         "--out": out is not None,
+        "--pool-sensitivity": sensitivity,
+        "--allow-prior-dominated": prior_dominated,
+        **{f"--{name}".replace("_", "-"): settings[name] != default for name, default in SAMPLER.items()},
     }
     if given := [flag for flag, present in posterior_only.items() if present]:
         raise UsageError(
             f"--point {loss} with {', '.join(given)}",
-            allowed="--law, --map, --recipe, --where, --injection-in, --json",
+            allowed="--law, --map, --recipe, --where, --injection-in, --seed, --json",
             do="leave --point out: these are settings of the posterior",
         )  # fmt: skip
     from bayeslaw.point.fit import Status, point_fit

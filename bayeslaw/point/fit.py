@@ -133,7 +133,7 @@ class PointFit:
             f"RMSE {self.rmse:.4f} nats",
             f"{self.status}: scaled gradient {self.gradient:.1e}, {self.n_agree} of {self.n_starts} starts agree",
             "",
-            " " * 10 + "".join(f"  {name:>14.14s}" for name in groups),
+            " " * 10 + "".join(f"  {name:>16.16s}" for name in groups),
         ]
         for name, value in self.parameters.items():
             cells = [value] * len(groups) if not isinstance(value, dict) else [value.get(group) for group in groups]
@@ -143,6 +143,8 @@ class PointFit:
             for r in sorted({r for values in nested.values() for r in values}):
                 cells = [nested.get(group, {}).get(r) for group in groups]
                 lines.append(f"{f'{title}({r:g})':10s}" + "".join("  " + _cell(cell) for cell in cells))
+        if self.worth:
+            lines.append("g(r): worth in unique blocks; e(r): d log g / d log r, for the free map of the piece up to r")
         return "\n".join([*lines, *(f"! {message}" for message in self.messages)])
 
 
@@ -237,7 +239,8 @@ def problems_of(
             raise FitError(
                 f"{len(part.loss)} runs{f' of {name}' if name else ''} for {problem.size} parameters",
                 allowed=f"at least {problem.size} runs",
-                do="add runs, leave the group out with --where, or sample the posterior: its priors stand in for runs",
+                do="add runs, leave the group out with --where, or sample the posterior: with --allow-prior-dominated "
+                "its priors stand in",
             )
         problems[name] = problem
     return table, problems

@@ -8,6 +8,7 @@ from bayeslaw import law, load_runs
 from bayeslaw.diagnostics import check
 from bayeslaw.errors import FitError, RunTableError
 from bayeslaw.fit import fit
+from bayeslaw.inputs import inputs_of
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,30 @@ def test_repeated_checkpoints_count_as_one_run(runs, isodepth_fit, marked):
     assert abs(float(phi.mean() - isodepth_fit.posterior["phi"].mean())) < float(phi.std())
     assert any("share an effect (tau_run)" in note for note in posterior.attrs["notes"])
     assert float(posterior.posterior["tau_run"].mean()) > 5 * float(posterior.posterior["sigma"].mean())
+
+
+def test_checkpoints_without_budgets_are_known_by_their_tokens(runs, isodepth_fit):
+    """Neither budget nor training_run: rows of one configuration within 10 % of tokens are one aim."""
+    rows = []
+    for step in range(3):
+        tokens = (runs["tokens"] * (1 - 0.03 * step)).round().astype("int64")
+        rows.append(runs.assign(run_id=runs["run_id"] + f"/{step}", tokens=tokens).drop(columns=["budget", "flops"]))
+    inputs = inputs_of(load_runs(pd.concat(rows, ignore_index=True)).runs, injection_in="once")
+    assert len(inputs.run.levels) == len(runs)
+    assert set(np.bincount(inputs.run.index)) == {3}
+    grid = inputs_of(load_runs(runs.drop(columns="budget")).runs, injection_in="once")
+    assert len(grid.run.levels) == len(runs)
+
+
+def test_a_training_run_of_two_kinds_is_refused(runs):
+    mixed = runs.assign(training_run=[f"t{i // 3}" for i in range(len(runs))])
+    with pytest.raises(RunTableError, match="training_run"):
+        load_runs(mixed)
+
+
+def test_a_negative_known_error_is_refused(runs):
+    with pytest.raises(RunTableError, match="loss_se"):
+        load_runs(runs.assign(loss_se=-0.01))
 
 
 def test_bits_are_converted_and_other_units_refused(runs):

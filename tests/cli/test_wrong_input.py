@@ -179,3 +179,49 @@ def test_no_output_takes_the_place_of_its_input(isodepth_file, tmp_path, capsys)
         assert run([*arguments, "--out", str(path)]) == 2
         assert "is the file that is read" in capsys.readouterr().err
         assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--pool", "phi"], ("NAME=MODE",)),
+        (["--pool", "gain=shared"], ("no such parameter", "phi")),
+        (["--pool", "phi=shared", "--pool", "phi=separate"], ("twice",)),
+        (["--pool-sensitivity"], ("several recipes",)),
+        (["--point", "huber", "--noise", "cells"], ("--noise", "leave --point out")),
+        (["--point", "ls", "--draws", "200"], ("--draws",)),
+        (["--point", "ls", "--pool-sensitivity"], ("--pool-sensitivity",)),
+        (["--law", "chinchilla", "--map", "power"], ("leave --map out",)),
+        (["--out", "fit.csv"], ("NetCDF",)),
+    ],
+)
+def test_settings_of_a_fit(flags, words, capsys):
+    """Refused before anything is sampled or written."""
+    assert run(["fit", "isodepth", *flags]) == 2
+    caught = capsys.readouterr()
+    assert caught.out == ""
+    assert "sampling" not in caught.err
+    for word in words:
+        assert word in caught.err
+
+
+def test_a_fit_takes_the_place_of_no_other_file(tmp_path, capsys):
+    table = tmp_path / "notes.txt"
+    table.write_text("mine")
+    assert run(["fit", "isodepth", "--out", str(table)]) == 2
+    assert "is no fit" in capsys.readouterr().err
+    assert table.read_text() == "mine"
+
+
+def test_point_fit_answers(capsys):
+    """The same keys as the posterior's answer, with plain numbers."""
+    import json
+
+    flags = ["--law", "additive", "--map", "power", "--injection-in", "regression", "--json"]
+    assert run(["fit", "isodepth", "--point", "huber", *flags]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["parameters"]["phi"] == pytest.approx(0.459, abs=5e-4)
+    assert set(answer["worth"]) == {"2", "4", "8"}
+    assert answer["fit"]["status"] == "converged"
+    assert answer["fit"]["n_agree"] == answer["fit"]["n_starts"]
+    assert {"law", "map", "injection_in", "parameters", "worth", "data_hash", "schema_version"} <= set(answer)
