@@ -166,15 +166,13 @@ def _grouping(labels: pd.Series[str]) -> Grouping:
 def _training_runs(runs: pd.DataFrame) -> Grouping:
     """Rows with the same ``training_run``; without one, of the same configuration and budget.
 
-    Where the budget is not known, rows of one configuration whose tokens follow each other within `NEAR` are taken for
-    checkpoints or seeds of one aim.
+    Where the budget is not known, rows of one configuration whose tokens are within `NEAR` of a longest one are taken
+    for checkpoints or seeds of one aim.
     """
     label = runs["source"].astype(str)
     for name in ("recipe", "recurrences", "n_once", "n_shared", "n_injection"):
         label = label + "/" + runs[name].astype(str)
-    ordered = pd.DataFrame({"label": label, "log": np.log(runs["tokens"].astype(float))}).sort_values(["label", "log"])
-    apart = ordered.groupby("label")["log"].diff() > np.log(NEAR)
-    aim = apart.groupby(ordered["label"]).cumsum().reindex(runs.index).map("D{:g}".format)
+    aim = runs["tokens"].astype(float).groupby(label).transform(_aims).map("D{:.6g}".format)
     if "budget" in runs:
         aim = runs["budget"].map(repr).where(runs["budget"].notna(), aim)
     label = label + "/" + aim
@@ -182,6 +180,15 @@ def _training_runs(runs: pd.DataFrame) -> Grouping:
         label = runs["training_run"].where(runs["training_run"].notna(), label)
     codes, levels = pd.factorize(label.astype(str))
     return Grouping(levels=tuple(levels), index=codes.astype(np.int64))
+
+
+def _aims(tokens: pd.Series[float]) -> pd.Series[float]:
+    """For each run of one configuration the tokens of the longest one within `NEAR` of it."""
+    ordered = tokens.sort_values(ascending=False)
+    aims = ordered.copy()
+    for earlier, run in zip(ordered.index, ordered.index[1:], strict=False):
+        aims[run] = aims[earlier] if aims[earlier] <= NEAR * ordered[run] else ordered[run]
+    return aims.reindex(tokens.index)
 
 
 def _cells(runs: pd.DataFrame) -> Grouping | None:

@@ -115,9 +115,10 @@ def growth(sizes: tuple[int, ...], recipes: tuple[int, ...]) -> list[dict[str, f
     for count in recipes:
         for size in sizes:
             runs = simulate(grid(size, count), parameters=truth, sigma=0.004, seed=size + count)
-            grown = fit(runs, draws=500, tune=500)
+            grown = fit(runs, draws=1000, tune=500)
             diverging = int(grown.data["sample_stats"]["diverging"].sum())
             found = effective(grown.posterior, grown.attrs["seconds"]["sample"], diverging)
+            print(f"{len(runs)} runs, {count} recipes done", file=sys.stderr)
             rows.append(
                 {
                     "runs": len(runs), "recipes": count, **found,
@@ -154,7 +155,7 @@ def grid(size: int, recipes: int):
                 {
                     "recipe": "baseline" if recipe == 0 else f"recipe_{recipe}", "recurrences": r,
                     "n_once": member.n_once, "n_shared": member.n_shared, "n_injection": member.n_injection,
-                    "tokens": member.tokens_for(budget), "loss": 3.0,
+                    "tokens": member.tokens_for(budget), "budget": budget, "loss": 3.0,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
