@@ -147,6 +147,15 @@ def unwhitened_pullback(gradient: Any, whitening: Any) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
+def natural_draws(draws: Any, whitening: Any, cores: Any, reference: Any) -> Any:
+    """Natural coordinates of whitened local ones, shape (sample, p) both; ``whitening`` as in `unwhitened`."""
+    theta = np.empty_like(draws)
+    for s in range(len(draws)):
+        natural(unwhitened(draws[s], whitening), cores, reference, theta[s])
+    return theta
+
+
+@njit(cache=True, error_model="numpy")
 def _softplus(x: Any) -> Any:
     """log(1 + exp(x)) without overflow."""
     return math.log1p(math.exp(-abs(x))) + max(x, 0.0)

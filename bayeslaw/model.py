@@ -46,14 +46,13 @@ def build(structure: Structure, packed: Array) -> pm.Model:
     Returns
     -------
     pymc.Model
-        Free variable ``z``, whitened local coordinates; ``theta`` follows from it, see `Structure.names`. Data
-        ``packed``.
+        Free variable ``z``, whitened local coordinates of the vector (`bayeslaw.coordinates.natural_draws` goes back).
+        Data ``packed``.
     """
     with pm.Model() as model:
         data = pm.Data("packed", packed)
         z = pm.Flat("z", shape=structure.size)
         theta, log_volume = Natural()(z, data, structure.layout.cores, structure.layout.reference)
-        pm.Deterministic("theta", theta)
         log_density, *_ = LogDensity(structure.errors)(
             theta, structure.log_worth(theta, xp=pt), data, structure.kinds, structure.cores, structure.scale_positions
         )

@@ -16,6 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from bayeslaw import laplace, model
+from bayeslaw.coordinates import natural_draws
 from bayeslaw.inputs import Inputs
 from bayeslaw.priors import Priors
 from bayeslaw.spec import MAX_R_HAT, MIN_ESS, Spec
@@ -124,19 +125,21 @@ def sample(
     ready = compiled(structure, packed)
     timed("compile")
     whitening = laplace.refine(first, ready.log_density(packed))
-    program = ready.program.with_data(packed=model.pack(structure, inputs, priors, whitening))
+    packed = model.pack(structure, inputs, priors, whitening)
 
     progress(f"sampling {spec.chains} chains of {spec.draws} draws")
-    sampled = _run(program, spec, spec.target_accept, 1)
+    sampled = _run(ready, packed, spec, spec.target_accept, 1)
     if trouble := _trouble(sampled):
         progress(f"{trouble}: sampling again, longer and with smaller steps")
-        sampled = _run(program, spec, max(spec.target_accept, PATIENT_ACCEPT), PATIENT_THIN)
+        sampled = _run(ready, packed, spec, max(spec.target_accept, PATIENT_ACCEPT), PATIENT_THIN)
     timed("sample")
     return sampled
 
 
-def _run(program: Any, spec: Spec, accept: float, thin: int) -> xr.DataTree:
+def _run(ready: Compiled, packed: Array, spec: Spec, accept: float, thin: int) -> xr.DataTree:
     import nutpie
+
+    program = ready.program.with_data(packed=packed)
 
     # In the background, so that Ctrl-C ends it at once instead of passing for a finished sample.
     sampler = nutpie.sample(
@@ -149,18 +152,17 @@ def _run(program: Any, spec: Spec, accept: float, thin: int) -> xr.DataTree:
     except BaseException:
         sampler.cancel()
         raise
-    kept = {"draw": slice(thin - 1, None, thin)}
+    kept = slice(thin - 1, None, thin)
+    z = np.ascontiguousarray(tree["posterior"].to_dataset()["z"].values[:, kept])
+    layout = ready.structure.layout
+    theta = natural_draws(z.reshape(-1, z.shape[-1]), packed, layout.cores, layout.reference).reshape(z.shape)
+    stats = tree["sample_stats"].to_dataset().isel(draw=kept)
     return xr.DataTree.from_dict(
         {
-            "posterior": _kept(tree["posterior"].to_dataset()[["theta"]], kept).rename(theta_dim_0="unknown"),
-            "sample_stats": _kept(tree["sample_stats"].to_dataset(), kept),
+            "posterior": xr.Dataset({"theta": (("chain", "draw", "unknown"), theta)}),
+            "sample_stats": stats.assign_coords(draw=range(stats.sizes["draw"])),
         }
     )
-
-
-def _kept(dataset: xr.Dataset, kept: dict[str, slice]) -> xr.Dataset:
-    chosen = dataset.isel(kept)
-    return chosen.assign_coords(draw=range(chosen.sizes["draw"]))
 
 
 def _trouble(sampled: xr.DataTree) -> str:
