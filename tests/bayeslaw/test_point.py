@@ -176,7 +176,9 @@ def test_no_random_start_does_better_on_many_tables(seed):
 @pytest.mark.parametrize("name", MAPS)
 def test_no_random_start_does_better_on_shipped_tables(source, terms, name):
     ours = point_fit(source, law=terms, map=name)
-    many = random_starts(source, law=terms, map=name)
+    # Seven to twelve parameters take a quarter of a minute for 500 starts: the whole number for the power map only.
+    n_starts = 500 if source == "isodepth" or name == "power" else 100
+    many = random_starts(source, law=terms, map=name, n_starts=n_starts)
     assert ours.objective <= many.objective * (1 + 1e-9)
 
 
