@@ -34,8 +34,7 @@ def test_collinear_design():
     n = 1e8 * 2.0 ** np.arange(8)
     verdict = check(fit(plain(n, 20 * n)))
     assert verdict.passed
-    (group,) = verdict.confounded
-    assert {"alpha", "beta"} <= set(group.split(", "))
+    assert any({"alpha", "beta"} <= set(group.split(", ")) for group in verdict.confounded)
     assert any("do not tell apart" in message for message in verdict.messages)
     crossed, tokens = (grid.ravel() for grid in np.meshgrid(n, 20 * n))
     assert check(fit(plain(crossed, tokens))).confounded == ()
