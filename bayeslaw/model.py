@@ -139,7 +139,7 @@ def stated(
 
 
 def _variable(block: Block, priors: Priors, *, flat: bool) -> Any:
-    """The variable of one parameter; ``flat`` leaves the terms A and B to a prior that is stated apart."""
+    """The variable of one parameter; ``flat`` leaves A, B, alpha and beta to priors that are stated apart."""
     name = {"size": "A", "data": "B"}.get(block.name, block.name) if flat else block.name
     if flat and name in ("A", "B", "alpha", "beta"):
         return pm.HalfFlat(name, dims=block.factor)
