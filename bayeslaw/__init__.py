@@ -13,8 +13,8 @@ from bayeslaw.version import __version__
 
 _HOMES = {
     "Architecture": "bayeslaw.architecture",
-    "Family": "bayeslaw.architecture",
-    "ISODEPTH": "bayeslaw.architecture",
+    "Family": "bayeslaw.family",
+    "ISODEPTH": "bayeslaw.family",
     "RunTable": "bayeslaw.runs",
     "load_runs": "bayeslaw.runs",
     "Priors": "bayeslaw.priors",

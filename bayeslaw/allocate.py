@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import WIDTH_UNIT, Family
+from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.errors import UsageError
+from bayeslaw.family import Family
 from bayeslaw.frontier import Optimum, optimum, plain_axis, size_axis
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import family_of, interval, largest_budget, law_loss

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import WIDTH_UNIT, Family
+from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.errors import DecisionError
+from bayeslaw.family import Family
 from bayeslaw.laws import Law
 from bayeslaw.predict import law_loss
 
@@ -71,7 +72,7 @@ def size_axis(
 ) -> SizeAxis:
     """Members of the family from one width step up to the width whose single step spends the budget.
 
-    ``injection_in`` and ``trained`` as `bayeslaw.architecture.Family.split` takes them.
+    ``injection_in`` and ``trained`` as `bayeslaw.family.Family.split` takes them.
     """
     smallest = float(family.width_step)
     least = family.architecture(smallest, recurrences).flops_per_token * family.batch_tokens

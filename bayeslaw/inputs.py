@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import regression_split, split_parameters
 from bayeslaw.errors import FitError
 from bayeslaw.law import effective_parameters
 from bayeslaw.schema import BASELINE
+from bayeslaw.splits import regression_split, split_parameters
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -72,7 +72,7 @@ class Fit:
 
     @property
     def convention(self) -> dict[str, Any]:
-        """What N_rec counts, as `bayeslaw.architecture.Family.split` takes it."""
+        """What N_rec counts, as `bayeslaw.family.Family.split` takes it."""
         return {"injection_in": self.spec.counted_in, "trained": tuple(self.runs["recurrences"].unique())}
 
     def draws(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.architecture import FAMILIES, FAMILY_COLUMNS, WIDTH_UNIT, Family, spanned_family
+from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.errors import DecisionError, UsageError
+from bayeslaw.family import FAMILIES, FAMILY_COLUMNS, Family, spanned_family
 from bayeslaw.laws import Law
 from bayeslaw.likelihood import new_run_errors
 from bayeslaw.posterior import Fit

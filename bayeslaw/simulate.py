@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from bayeslaw.architecture import split_parameters
 from bayeslaw.laws import Law, make_law
 from bayeslaw.schema import STUDENT_NU
+from bayeslaw.splits import split_parameters
 
 
 def simulate(

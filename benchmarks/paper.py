@@ -22,10 +22,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bayeslaw.architecture import ISODEPTH, regression_split
+from bayeslaw.family import ISODEPTH
 from bayeslaw.point.fit import PointFit, point_fit
 from bayeslaw.point.huber import block_bootstrap
 from bayeslaw.runs import load_runs
+from bayeslaw.splits import regression_split
 from bayeslaw.version import versions
 
 OUT = Path(__file__).parent / "results"

@@ -82,11 +82,47 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angle_Tk2.cos(), persistent=False)
         self.register_buffer("sin", angle_Tk2.sin(), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Rotate queries or keys [..., T, k] by their position."""
-        cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Rotate queries or keys [..., T, k] that stand at the positions from ``start`` on."""
+        end = start + x.shape[-2]
+        cos, sin = self.cos[start:end], self.sin[start:end]
         x1, x2 = x.chunk(2, dim=-1)
         return torch.cat((x1 * cos + x2 * sin, x2 * cos - x1 * sin), dim=-1)
+
+
+class Cache:
+    """Keys and values of the tokens seen so far, one pair for each pass through a layer, for decoding token by token.
+
+    The passes come in the same order in every forward pass; `advance` ends one.
+
+    Parameters
+    ----------
+    seq_len : int
+        Most tokens that it holds.
+    """
+
+    def __init__(self, seq_len: int) -> None:
+        self.seq_len = seq_len
+        self.length = 0
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._passes = 0
+
+    def extend(self, k_BHTk: Tensor, v_BHTk: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of this pass with the new ones appended, [B, H, length + T, k] each."""
+        if self._passes == len(self._pairs):
+            shape = (*k_BHTk.shape[:2], self.seq_len, k_BHTk.shape[3])
+            self._pairs.append((k_BHTk.new_empty(shape), v_BHTk.new_empty(shape)))
+        keys, values = self._pairs[self._passes]
+        self._passes += 1
+        end = self.length + k_BHTk.shape[2]
+        keys[:, :, self.length : end] = k_BHTk
+        values[:, :, self.length : end] = v_BHTk
+        return keys[:, :, :end], values[:, :, :end]
+
+    def advance(self, tokens: int) -> None:
+        """End a forward pass over ``tokens`` tokens."""
+        self.length += tokens
+        self._passes = 0
 
 
 class Attention(nn.Module):
@@ -106,16 +142,23 @@ class Attention(nn.Module):
         self.value = Matrix(width, width)
         self.out = Matrix(width, width)
 
-    def forward(self, x_BTd: Tensor, rotary: Rotary) -> Tensor:
+    def forward(self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None) -> Tensor:
         """Mix tokens with those before them; [B, T, d] to [B, T, d]."""
         q_BHTk, k_BHTk, v_BHTk = (
             project(x_BTd).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
+        start = 0 if cache is None else cache.length
         # Queries and keys in one pass: small networks spend most of their time on the number of operations.
-        qk_2BHTk = F.rms_norm(rotary(torch.stack((q_BHTk, k_BHTk))), (self.head_size,), eps=NORM_EPS)
-        q_BHTk, k_BHTk = qk_2BHTk.unbind()
-        y_BHTk = F.scaled_dot_product_attention(q_BHTk, k_BHTk, v_BHTk, is_causal=True)
+        qk_2BHTk = F.rms_norm(rotary(torch.stack((q_BHTk, k_BHTk)), start), (self.head_size,), eps=NORM_EPS)
+        q_BHTk, k_BHTk = qk_2BHTk.to(v_BHTk.dtype).unbind()
+        if cache is not None:
+            k_BHTk, v_BHTk = cache.extend(k_BHTk, v_BHTk)
+        mask_TS = None
+        if start:  # is_causal would let the first new token see the first cached one only
+            T, S = q_BHTk.shape[2], k_BHTk.shape[2]
+            mask_TS = torch.ones(T, S, dtype=torch.bool, device=x_BTd.device).tril(start)
+        y_BHTk = F.scaled_dot_product_attention(q_BHTk, k_BHTk, v_BHTk, attn_mask=mask_TS, is_causal=not start)
         out_BTd: Tensor = self.out(y_BHTk.transpose(1, 2).flatten(-2))
         return out_BTd
 
@@ -143,6 +186,8 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One pre-norm layer: x += attention(norm(x)); x += mlp(norm(x)). It holds 12 d^2 + 2 d parameters.
 
+    Under autocast the matmuls run in bfloat16 and x stays as it is: the residual is never rounded, in no arm.
+
     Parameters
     ----------
     width, head_size : int
@@ -156,8 +201,8 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(width)
         self.mlp = MLP(width)
 
-    def forward(self, x_BTd: Tensor, rotary: Rotary) -> Tensor:
+    def forward(self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None) -> Tensor:
         """One layer; [B, T, d] to [B, T, d]."""
-        x_BTd = x_BTd + self.attention(self.attention_norm(x_BTd), rotary)
+        x_BTd = x_BTd + self.attention(self.attention_norm(x_BTd), rotary, cache)
         y_BTd: Tensor = x_BTd + self.mlp(self.mlp_norm(x_BTd))
         return y_BTd

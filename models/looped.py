@@ -1,5 +1,8 @@
 """The looped transformer: prelude -> r x (injection, shared block, norm) -> coda -> head.
 
+One rule of precision for every arm: the residual stays in the precision of the weights (float32) from the embedding to
+the head; matmuls run in autocast's precision; the cap and the loss take logits of float32 at least.
+
 References
 ----------
 arXiv 2604.21106, section "Architecture".
@@ -7,16 +10,17 @@ arXiv 2604.21106, section "Architecture".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
-from models.injection import LinearInjection, make_injection
-from models.layers import Block, Matrix, RMSNorm, Rotary
+from models.injection import HyperConnections, make_injection
+from models.layers import Block, Cache, Matrix, RMSNorm, Rotary
 
 LOGIT_CAP = 15.0
 HEAD_STD = 1e-3
@@ -35,14 +39,19 @@ class LoopedTransformer(nn.Module):
         k, even and a divisor of the width.
     seed : int
         Seed of the starting values.
+    activation_checkpointing : bool
+        Keep only the state between recurrences for the backward pass and compute the rest again: memory no longer grows
+        with r times the layers of the block, for one more forward pass of each recurrence.
 
     Raises
     ------
     UsageError
-        The width is no multiple of the head size, the injection has no module, or a plain transformer is asked to loop.
+        The width is no multiple of the head size, or a plain transformer is asked to loop.
     """
 
-    def __init__(self, architecture: Architecture, *, head_size: int, seed: int = 0) -> None:
+    def __init__(
+        self, architecture: Architecture, *, head_size: int, seed: int = 0, activation_checkpointing: bool = False
+    ) -> None:
         super().__init__()
         width = int(architecture.d_model)
         if width != architecture.d_model or head_size < 2 or head_size % 2 or width % head_size:
@@ -52,14 +61,16 @@ class LoopedTransformer(nn.Module):
             )
         if architecture.injection == "none" and architecture.recurrences > 1:
             raise UsageError(
-                f"injection 'none' with recurrences = {architecture.recurrences}", allowed="linear for recurrences > 1"
+                f"injection 'none' with recurrences = {architecture.recurrences}",
+                allowed="linear, additive, hyperconnections or passthrough for recurrences > 1",
             )
         self.architecture = architecture
+        self.activation_checkpointing = activation_checkpointing
         self.rotary = Rotary(head_size, architecture.seq_len)
         self.embedding = nn.Parameter(torch.empty(architecture.vocab_size, width))
         self.embedding_norm = RMSNorm(width)
         self.prelude = nn.ModuleList(Block(width, head_size) for _ in range(architecture.prelude_layers))
-        self.injection = make_injection(architecture.injection, width)
+        self.injection = make_injection(architecture)
         self.shared = nn.ModuleList(Block(width, head_size) for _ in range(architecture.shared_layers))
         self.recurrence_norm = RMSNorm(width)  # one gain for all recurrences
         self.coda = nn.ModuleList(Block(width, head_size) for _ in range(architecture.coda_layers))
@@ -69,49 +80,96 @@ class LoopedTransformer(nn.Module):
 
     @torch.no_grad()
     def reset(self, seed: int) -> None:
-        """Draw the starting values: embedding N(0, 1), head N(0, .001^2), block matrices by `Matrix.reset`, norms 1."""
+        """Draw the starting values.
+
+        Embedding N(0, 1) rounded to bfloat16, head N(0, .001^2), block matrices uniform with standard deviation
+        1 / sqrt(fan in), norms 1, the injection by its own `reset`.
+        """
         generator = torch.Generator().manual_seed(seed)
         nn.init.normal_(self.embedding, generator=generator)
+        self.embedding.copy_(self.embedding.bfloat16())
         nn.init.normal_(self.head, std=HEAD_STD, generator=generator)
         for module in self.modules():
             if isinstance(module, Matrix):
                 module.reset(generator)
-            elif isinstance(module, LinearInjection):
-                module.reset()
             elif isinstance(module, RMSNorm):
                 nn.init.ones_(module.gain)
+        self.injection.reset()
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits [B, T, V] in fp32 for token ids [B, T], T at most the architecture's context."""
+    def forward(self, tokens_BT: Tensor, *, recurrences: int | None = None, cache: Cache | None = None) -> Tensor:
+        """Logits of the next token.
+
+        Parameters
+        ----------
+        tokens_BT : tensor of int64, [B, T]
+            Token ids, T at most the architecture's context; with a cache, those that come after what it holds.
+        recurrences : int, optional
+            How often the shared block runs, the trained r by default.
+        cache : Cache, optional
+            Keys and values of the tokens before; extended by those of these tokens.
+
+        Returns
+        -------
+        Logits [B, T, V] within +-15, in float32 or, for a network in float64, float64.
+
+        Raises
+        ------
+        UsageError
+            The network has no parameters for so many recurrences.
+        """
+        runs = self.architecture.recurrences if recurrences is None else self._checked(recurrences)
         e_BTd = self.embedding_norm(F.embedding(tokens_BT, self.embedding))
-        for block in self.prelude:
-            e_BTd = block(e_BTd, self.rotary)
+        e_BTd = self._through(self.prelude, e_BTd, cache)
 
-        h_BTd = e_BTd
-        recurrences = self.architecture.recurrences
-        detached = recurrences - (self.architecture.backprop_recurrences or recurrences)
-        for t in range(recurrences):
+        kept = self.architecture.backprop_recurrences
+        detached = 0 if kept in (None, self.architecture.recurrences) else max(0, runs - kept)
+        h = self.injection.start(e_BTd)
+        for t in range(runs):
             # Truncated backpropagation: the state that leaves the first recurrences carries no gradient.
             with torch.set_grad_enabled(torch.is_grad_enabled() and t >= detached):
-                h_BTd = self.recur(e_BTd, h_BTd)
+                if self.activation_checkpointing and torch.is_grad_enabled():
+                    h = checkpoint(self._recur, e_BTd, h, t, use_reentrant=False)
+                else:
+                    h = self._recur(e_BTd, h, t, cache)
 
-        for block in self.coda:
-            h_BTd = block(h_BTd, self.rotary)
-        logits_BTV = F.linear(self.final_norm(h_BTd), self.head).float()
+        h_BTd = self._through(self.coda, self.injection.read(h), cache)
+        if cache is not None:
+            cache.advance(tokens_BT.shape[1])
+        logits_BTV = F.linear(self.final_norm(h_BTd), self.head)
+        logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
         return LOGIT_CAP * torch.tanh(logits_BTV / LOGIT_CAP)
 
-    def recur(self, e_BTd: Tensor, h_BTd: Tensor) -> Tensor:
-        """One recurrence: injection, shared block, norm."""
-        u_BTd: Tensor = self.injection(e_BTd, h_BTd)
-        for block in self.shared:
-            u_BTd = block(u_BTd, self.rotary)
-        normed_BTd: Tensor = self.recurrence_norm(u_BTd)
-        return normed_BTd
+    def _recur(self, e_BTd: Tensor, h: Tensor, t: int, cache: Cache | None = None) -> Tensor:
+        """One recurrence: injection, shared block, norm; the state before it to the state after it."""
+        u_BTd = self._through(self.shared, self.injection.enter(e_BTd, h, t), cache)
+        return self.injection.leave(h, self.recurrence_norm(u_BTd), t)
+
+    def _through(self, blocks: Iterable[nn.Module], x_BTd: Tensor, cache: Cache | None) -> Tensor:
+        for block in blocks:
+            x_BTd = block(x_BTd, self.rotary, cache)
+        return x_BTd
+
+    def _checked(self, recurrences: int) -> int:
+        """Refuse a number of recurrences that there are no parameters for."""
+        trained = self.architecture.recurrences
+        own = isinstance(self.injection, HyperConnections)
+        if recurrences < 1 or (own and recurrences > trained) or (trained == 1 and recurrences > 1):
+            why = "; hyperconnections have parameters for each trained recurrence" if own else ""
+            raise UsageError(
+                f"recurrences = {recurrences} in a network trained with {trained}",
+                allowed=(f"1 to {trained}" if own or trained == 1 else "1 or more") + why,
+            )
+        return recurrences
 
     def parameters_by_part(self) -> Iterator[tuple[str, str, nn.Parameter]]:
-        """Every parameter once, as (part, name, parameter); the part is one of `PARTS`."""
+        """Every parameter once, as (part, name, parameter); the part is one of `PARTS`.
+
+        The lane parameters of hyperconnections belong to the shared block, as `Architecture` counts them.
+        """
         for name, parameter in self.named_parameters():
             root = name.split(".")[0]
+            if root == "injection" and isinstance(self.injection, HyperConnections):
+                root = "shared"
             yield root if root in PARTS else "once", name, parameter
 
     def count(self) -> dict[str, int]:

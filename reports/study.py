@@ -11,9 +11,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from bayeslaw.allocate import FLOPS_RULES, Allocation, allocate
-from bayeslaw.architecture import FAMILIES
 from bayeslaw.diagnostics import CheckResult, check
 from bayeslaw.errors import UsageError
+from bayeslaw.family import FAMILIES
 from bayeslaw.inputs import Inputs, inputs_of
 from bayeslaw.laws import CORE
 from bayeslaw.posterior import Fit

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayeslaw.architecture import ISODEPTH, Architecture, split_parameters
+from bayeslaw.architecture import Architecture
 from bayeslaw.datasets import load_dataset
 from bayeslaw.errors import UsageError
+from bayeslaw.family import ISODEPTH
+from bayeslaw.splits import split_parameters
 
 # N in millions for r = 1, 2, 4, 8 by width scale: arXiv 2604.21106, Table 6.
 TABLE_6 = {

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bayeslaw.architecture import regression_split
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.inputs import inputs_of
 from bayeslaw.laws import MAPS, make_law
@@ -19,6 +18,7 @@ from bayeslaw.point.fit import Status, fit_of, point_fit, problems_of
 from bayeslaw.point.huber import block_bootstrap, random_starts
 from bayeslaw.point.varpro import descend, measured, starts
 from bayeslaw.runs import load_runs
+from bayeslaw.splits import regression_split
 
 CORE = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
 MAP_VALUES = {

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bayeslaw
-from bayeslaw.architecture import ISODEPTH, Architecture
+from bayeslaw.architecture import Architecture
 from bayeslaw.datasets import load_dataset
 from bayeslaw.errors import NoRunsError, RunTableError, UsageError
+from bayeslaw.family import ISODEPTH
 from bayeslaw.runs import RunTable, load_runs, validate
 
 PLAIN = pd.DataFrame({"n": [1e7, 2e7, 4e7], "tokens": [1e9, 1e9, 2e9], "loss": [3.4, 3.2, 3.0]})

@@ -140,7 +140,7 @@ def test_the_state_leaves_every_recurrence_with_size_one():
     model = LoopedTransformer(architecture(recurrences=4), head_size=8)
     e = 30 * torch.randn(1, SEQ_LEN, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        h = model.recur(e, e)
+        h = model._recur(e, e, 0)
     torch.testing.assert_close(h.square().mean(dim=-1), torch.ones(1, SEQ_LEN), rtol=1e-4, atol=1e-4)
 
 
@@ -171,9 +171,7 @@ def test_positions_rotate_by_halves():
 @pytest.mark.parametrize(
     ("changes", "head_size", "named"),
     [
-        ({"injection": "additive"}, 8, "allowed: linear"),
-        ({"injection": "hyperconnections"}, 8, "allowed: linear"),
-        ({"injection": "none"}, 8, "linear for recurrences > 1"),
+        ({"injection": "none"}, 8, "passthrough for recurrences > 1"),
         ({}, 6, "d_model = 16 with head size 6"),
         ({}, 1, "multiple of an even head size"),
         ({"d_model": 16.5}, 8, "d_model = 16.5"),
