@@ -64,6 +64,10 @@ class JournalError(BayeslawError):
     """A run journal, or a sweep plan, that cannot be read or written."""
 
 
+class CheckpointError(BayeslawError):
+    """A checkpoint that cannot be written, read, or used for the model at hand."""
+
+
 class FitError(BayeslawError):
     """A fit that cannot be made, or a fit file that cannot be read."""
 

@@ -5,14 +5,21 @@ A run directory holds ``journal.jsonl``. Records, in order:
 - ``start``: ``schema_version, time, study, config, config_hash, versions, row`` - ``row`` holds the run-table columns
   known beforehand (see `bayeslaw.schema.COLUMNS`), ``run_id`` among them;
 - ``metrics``: ``time, step, values`` - ``values`` maps metric names to floats (NaN allowed);
+- ``resume``: ``time, step, versions, row`` - a run that was killed goes on from its state after ``step`` steps;
+  ``row`` holds the columns that are others now (the device);
 - ``end``: ``time, state, row, error`` - ``row`` holds the columns known at the end, ``error`` is a text or null.
+
+After a ``resume`` an ``end`` before it no longer counts, nor do metrics of later steps before it: those steps are done
+again.
 
 Standard library only: written on a training node that has neither mlflow nor pandas.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +35,7 @@ FILE_NAME = "journal.jsonl"
 _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "start": {"time": (int, float), "study": str, "config": dict, "config_hash": str, "versions": dict, "row": dict},
     "metrics": {"time": (int, float), "step": int, "values": dict},
+    "resume": {"time": (int, float), "step": int, "versions": dict, "row": dict},
     "end": {"time": (int, float), "state": str, "row": dict},
 }
 """The events, and what a record of each must hold."""
@@ -55,8 +63,9 @@ class Journal:
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """The last end record, None while the run goes on (or after it was killed outright)."""
-        return next((record for record in reversed(self.records) if record["event"] == "end"), None)
+        """The last end record, None while the run goes on, again or for the first time, or was killed outright."""
+        last = next((record for record in reversed(self.records) if record["event"] in ("end", "resume")), None)
+        return last if last and last["event"] == "end" else None
 
     @property
     def run_id(self) -> str:
@@ -70,13 +79,24 @@ class Journal:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The run-table row: columns known at the start, then those known at the end, then the state."""
-        return {**self.start["row"], **(self.end["row"] if self.end else {}), "state": self.state}
+        """The run-table row: columns known at the start, then when resumed, then at the end, then the state."""
+        row = dict(self.start["row"])
+        for record in self.records:
+            if record["event"] == "resume":
+                row |= record["row"]
+        return {**row, **(self.end["row"] if self.end else {}), "state": self.state}
 
     @property
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The metrics records in file order."""
-        return (record for record in self.records if record["event"] == "metrics")
+        """The metrics records that count, in file order: those whose steps no resume had done again."""
+        counting: list[dict[str, Any]] = []
+        done = math.inf  # steps that all later attempts took as done
+        for record in reversed(self.records):
+            if record["event"] == "resume":
+                done = min(done, record["step"])
+            elif record["event"] == "metrics" and record["step"] <= done:
+                counting.append(record)
+        return iter(counting[::-1])
 
 
 class JournalWriter:
@@ -85,7 +105,7 @@ class JournalWriter:
     Parameters
     ----------
     run_dir : Path
-        Made when missing. An existing journal is continued.
+        Made when missing. An existing journal is continued, after a last line that a crash cut off is removed.
 
     Raises
     ------
@@ -97,6 +117,8 @@ class JournalWriter:
         self.path = run_dir / FILE_NAME
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                _mend(self.path)
             self._file: TextIO = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise JournalError(
@@ -128,10 +150,22 @@ class JournalWriter:
         """Write the metrics of one step."""
         self._append("metrics", step=step, values=dict(values))
 
+    def resume(self, *, step: int, versions: Mapping[str, str], row: Mapping[str, Any]) -> None:
+        """Write that the run goes on from its state after ``step`` steps, and wait until the disk has it."""
+        self._append("resume", step=step, versions=dict(versions), row=dict(row))
+        self.sync()
+
     def end(self, *, state: str, row: Mapping[str, Any], error: str | None = None) -> None:
         """Write the end record and wait until the disk has it."""
         self._append("end", state=state, row=dict(row), error=error)
-        os.fsync(self._file.fileno())
+        self.sync()
+
+    def sync(self) -> None:
+        """Wait until the disk has all records; to be called before a checkpoint, whose steps are not recorded again."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -142,10 +176,31 @@ class JournalWriter:
             self._file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
             self._file.flush()
         except OSError as error:
-            raise JournalError(
-                f"cannot write the run journal {self.path}: {error.strerror}",
-                do="free some disk space; what is in the journal so far is safe",
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"cannot write the run journal {self.path}: {error.strerror}",
+            do="free some disk space; what is in the journal so far is safe",
+        )
+
+
+def _mend(path: Path) -> None:
+    """Cut off a last line that is no JSON, which a record after it would make a damage; end a whole one."""
+    with open(path, "r+b") as file:
+        lines = file.read().splitlines(keepends=True)
+        if not lines:
+            return
+        try:
+            json.loads(lines[-1])
+        except (ValueError, RecursionError):
+            file.truncate(sum(map(len, lines[:-1])))
+        else:
+            if lines[-1].endswith(b"\n"):
+                return
+            file.write(b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_journal(path: Path) -> Journal:

@@ -108,11 +108,20 @@ TAG_CONFIG_HASH = "bayeslaw.config_hash"
 TAG_CODE_VERSION = "bayeslaw.code_version"
 TAG_DELIVERED = "bayeslaw.delivered"
 """Number of journal records that have reached MLflow."""
+TAG_RESUMES = "bayeslaw.resumes"
 
 METRIC_TRAIN_LOSS = "train/loss"
 METRIC_VAL_LOSS = "val/loss"
-METRIC_LEARNING_RATE = "train/learning_rate"
+METRIC_LEARNING_RATE = "train/learning_rate/"
+"""With the kind of parameters appended: matrix, embedding, head, gain, lane."""
+METRIC_GRADIENT_NORM = "train/gradient_norm"
+METRIC_STATE_SIZE = "train/state_rms/"
+"""Root mean square of the shared block's output, with the recurrence (from 1) appended."""
+METRIC_FLOPS = "train/flops"
+METRIC_SKIPPED = "train/skipped_steps"
 METRIC_TOKENS_PER_SECOND = "train/tokens_per_second"
+METRIC_MFU = "train/mfu"
+"""Share of the device's best bfloat16 FLOPs per second."""
 
 
 def run_name(recipe: str, recurrences: float, width_scale: float, budget: float, seed: int | None = None) -> str:

@@ -1,30 +1,27 @@
-"""What decides the result of one training run, and nothing else: no host, no output folder, no time."""
+"""What decides the result of one training run, and nothing else: no host, no output folder, no time.
+
+A `TrainConfig` has sections, each a frozen dataclass: ``model``, ``optimizer``, ``data``, ``target``. No two of them
+have a field of the same name, so a flat mapping of fields is a config too (`TrainConfig.of`): flags are flat, TOML
+files and journals are in sections.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayeslaw.architecture import WIDTH_UNIT, Architecture
+from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
 from bayeslaw.schema import run_name
+from trainer.checks import require_known, require_multiple, require_text, require_whole
+from trainer.rates import KINDS, RULES
+from trainer.sections import DataConfig, ModelConfig, OptimizerConfig, TargetConfig
 
-BYTE_VALUES = 256
-TRAINABLE_INJECTIONS = ("linear",)
 MOST_STEPS = 10**9
 """A run of more optimiser steps would take years: its budget is a slip of the pen."""
-
-MATRIX_RATE = 0.003
-EMBEDDING_RATE = 0.06
-HEAD_RATE = 0.072
-GAIN_RATE = 0.012
-"""Peak AdamW rates at width 64, measured on small byte-level models. Matrices fall with the width, the others with its
-square root."""
 
 
 class BudgetError(UsageError):
@@ -37,40 +34,18 @@ class TrainConfig:
 
     Parameters
     ----------
-    d_model, head_size : int
-        Width and size of an attention head; the width is a multiple of the even head size.
-    recurrences : int
-        r, how often the shared block runs.
-    prelude_layers, shared_layers, coda_layers : int
-        Layers before, inside and after the shared block.
-    seq_len : int
-        Context in tokens.
-    batch_tokens : int
-        Tokens of one optimiser step, a multiple of ``seq_len``.
-    budget : float, optional
-        Training FLOPs aimed at. Give this or ``tokens``.
-    tokens : int, optional
-        Training tokens, a multiple of ``batch_tokens``.
+    model : ModelConfig
+    optimizer : OptimizerConfig
+    data : DataConfig
+    target : TargetConfig
     recipe : str
         Name of the recipe in the run table: letters, digits, ``_ - .``.
-    injection : str
-        How the prelude's output enters each recurrence; unused when r = 1.
-    backprop_recurrences : int, optional
-        The last recurrences that gradients pass through; default all.
-    vocab_size : int
-        Rows of embedding and head; a corpus of bytes needs 256.
-    corpus : str
-        ``stdlib``, or a path to a text file or a folder of them; see `trainer.data.load_corpus`.
-    corpus_digest : str, optional
-        Digest that the corpus must have; filled in when a run is planned, so that a changed corpus is noticed.
-    validation_tokens : int
-        Held-out tokens of the validation loss, rounded down to whole sequences.
     seed : int
         Seed of starting values and data order.
-    matrix_rate, embedding_rate, head_rate, gain_rate : float, optional
-        Peak learning rates; default by width.
     log_every, validate_every : int
         Steps between points of the training curve, and between validations before the last (0: the last only).
+    continues : str, optional
+        The checkpoint of another run that this one goes on from: ``<run_id>@<step>:<digest of its weights>``.
 
     Raises
     ------
@@ -78,156 +53,134 @@ class TrainConfig:
         A value that cannot be trained; `BudgetError` when the budget is below one optimiser step.
     """
 
-    d_model: int
-    recurrences: int
-    prelude_layers: int
-    shared_layers: int
-    coda_layers: int
-    seq_len: int
-    batch_tokens: int
-    budget: float | None = None
-    tokens: int | None = None
-    head_size: int = 16
+    model: ModelConfig
+    target: TargetConfig
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
     recipe: str = "baseline"
-    injection: str = "linear"
-    backprop_recurrences: int | None = None
-    vocab_size: int = BYTE_VALUES
-    corpus: str = "stdlib"
-    corpus_digest: str | None = None
-    validation_tokens: int = 65_536
     seed: int = 0
-    matrix_rate: float | None = None
-    embedding_rate: float | None = None
-    head_rate: float | None = None
-    gain_rate: float | None = None
     log_every: int = 10
     validate_every: int = 0
+    continues: str | None = None
 
     def __post_init__(self) -> None:
-        for name in _WHOLE:
-            _require_whole(name, getattr(self, name), _WHOLE[name])
-        if self.backprop_recurrences is not None:
-            _require_whole("backprop_recurrences", self.backprop_recurrences, 1)
+        require_text(self, "recipe")
+        require_whole(self, seed=0, validate_every=0, only=("seed", "log_every", "validate_every"))
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.recipe):
             raise UsageError(f"recipe {self.recipe!r}", allowed="letters, digits, _ - .")
-        if self.head_size % 2:
-            raise UsageError(f"head_size = {self.head_size}", allowed="an even number of channels")
-        _require_multiple("d_model", self.d_model, "head_size", self.head_size)
-        _require_multiple("batch_tokens", self.batch_tokens, "seq_len", self.seq_len)
-        if (self.budget is None) == (self.tokens is None):
-            raise UsageError(f"budget = {self.budget}, tokens = {self.tokens}", allowed="one of the two")
-        if self.tokens is not None:
-            _require_whole("tokens", self.tokens, 1)
-            _require_multiple("tokens", self.tokens, "batch_tokens", self.batch_tokens)
-        if self.budget is not None and not (math.isfinite(self.budget) and self.budget > 0):
-            raise UsageError(f"budget = {self.budget}", allowed="FLOPs, a finite number above 0, such as 2e11")
-        if self.vocab_size < BYTE_VALUES:
-            raise UsageError(f"vocab_size = {self.vocab_size}", allowed=f"{BYTE_VALUES} or more: tokens are bytes")
-        if self.validation_tokens < self.seq_len:
+        batch_tokens, seq_len = self.optimizer.batch_tokens, self.model.seq_len
+        require_multiple("batch_tokens", batch_tokens, "seq_len", seq_len)
+        if self.target.tokens is not None:
+            require_multiple("tokens", self.target.tokens, "batch_tokens", batch_tokens)
+        if self.data.validation_tokens < seq_len:
             raise UsageError(
-                f"validation_tokens = {self.validation_tokens}", allowed=f"at least one sequence, {self.seq_len}"
+                f"validation_tokens = {self.data.validation_tokens}", allowed=f"at least one sequence, {seq_len}"
             )
-        if self.recurrences > 1 and self.injection not in TRAINABLE_INJECTIONS:
-            close = difflib.get_close_matches(self.injection, TRAINABLE_INJECTIONS, n=1, cutoff=0)
-            raise UsageError(
-                f"injection {self.injection!r} with recurrences = {self.recurrences}",
-                allowed=", ".join(TRAINABLE_INJECTIONS),
-                do=f"the nearest is {close[0]}",
-            )
-        object.__setattr__(self, "injection", self.architecture.injection)
         self._require_steps()
-        for name, rate in _default_rates(self.d_model).items():
-            given = getattr(self, name)
-            if given is None:
-                object.__setattr__(self, name, rate)
-            elif not (math.isfinite(given) and given > 0):
-                raise UsageError(f"{name} = {given}", allowed="a learning rate above 0")
 
     def _require_steps(self) -> None:
         """Refuse what is less than one optimiser step, or more than anybody would wait for."""
-        step_flops = float(self.batch_tokens) * float(self.architecture.flops_per_token)
-        if self.budget is not None and self.budget < step_flops:
+        batch_tokens = self.optimizer.batch_tokens
+        step_flops = float(batch_tokens) * float(self.architecture.flops_per_token)
+        budget = self.target.budget
+        if budget is not None and budget < step_flops:
             raise BudgetError(
-                f"budget = {self.budget:g} with d_model = {self.d_model}, recurrences = {self.recurrences} and "
-                f"batch_tokens = {self.batch_tokens} is less than one optimiser step, which costs {step_flops!r} FLOPs",
+                f"budget = {budget:g} with d_model = {self.model.d_model}, recurrences = {self.model.recurrences} and "
+                f"batch_tokens = {batch_tokens} is less than one optimiser step, which costs {step_flops!r} FLOPs",
                 allowed=f"{step_flops!r} FLOPs or more",
                 do="raise the budget, or lower d_model or batch_tokens",
             )
         if self.steps > MOST_STEPS:
-            given = f"budget = {self.budget:g}" if self.budget is not None else f"tokens = {self.tokens}"
+            (given,) = (f"{name} = {value}" for name, value in vars(self.target).items() if value is not None)
             raise UsageError(
-                f"{given} with batch_tokens = {self.batch_tokens} is a run of {self.steps:.3g} optimiser steps",
-                allowed=f"at most {MOST_STEPS:.0e} steps: {MOST_STEPS * self.batch_tokens} tokens, "
+                f"{given} with batch_tokens = {batch_tokens} is a run of {self.steps:.3g} optimiser steps",
+                allowed=f"at most {MOST_STEPS:.0e} steps: {MOST_STEPS * batch_tokens} tokens, "
                 f"{MOST_STEPS * step_flops:.3g} FLOPs",
-                do="lower the budget or the tokens, or raise d_model or batch_tokens",
+                do="lower the target, or raise d_model or batch_tokens",
             )
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> TrainConfig:
-        """The config of a plan or journal.
+    def of(cls, **fields: Any) -> TrainConfig:
+        """The config of a flat mapping of fields, whatever section they belong to; None means the default.
 
         Raises
         ------
         UsageError
             An unknown or missing name, or a value that cannot be trained.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for name in config:
-            if name not in fields:
-                close = difflib.get_close_matches(name, fields, n=1)
-                raise UsageError(
-                    f"config field {name!r}",
-                    allowed=", ".join(fields),
-                    do=f"the nearest is {close[0]}" if close else None,
-                )
-        missing = [
-            name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in config
-        ]
-        if missing:
-            raise UsageError(f"a config without {', '.join(missing)}", allowed="all of " + ", ".join(fields))
-        return cls(**config)
+        require_known("config field", fields, FIELDS)
+        parts: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
+        for name, value in fields.items():
+            if value is not None:
+                parts[FIELDS[name]][name] = value
+        return cls.from_dict({**parts.pop(""), **parts})
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> TrainConfig:
+        """The config of a TOML file, plan or journal, in sections.
+
+        Raises
+        ------
+        UsageError
+            An unknown or missing name, or a value that cannot be trained.
+        """
+        top = {name: value for name, value in config.items() if name not in SECTIONS}
+        require_known("config field", top, [name for name, section in FIELDS.items() if not section], also=SECTIONS)
+        made = {}
+        for section, kind in SECTIONS.items():
+            fields = config.get(section, {})
+            if not isinstance(fields, Mapping):
+                raise UsageError(f"{section} = {fields!r}", allowed=f"a section [{section}] of fields")
+            known = {field.name: field for field in dataclasses.fields(kind)}
+            require_known(f"config field of {section}", fields, known)
+            missing = [n for n, f in known.items() if f.default is dataclasses.MISSING and n not in fields]
+            if missing:
+                raise UsageError(f"a config without {', '.join(missing)}", allowed=f"{section}: " + ", ".join(known))
+            made[section] = kind(**fields)
+        return cls(**made, **top)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON can hold them; `from_dict` gives the same config back."""
+        """All fields in their sections as JSON can hold them; `from_dict` gives the same config back."""
         return dataclasses.asdict(self)
 
     @property
     def architecture(self) -> Architecture:
         """Counts and FLOPs of the network."""
-        return Architecture(
-            d_model=self.d_model,
-            prelude_layers=self.prelude_layers,
-            shared_layers=self.shared_layers,
-            coda_layers=self.coda_layers,
-            recurrences=self.recurrences,
-            seq_len=self.seq_len,
-            vocab_size=self.vocab_size,
-            injection=self.injection,
-            backprop_recurrences=self.backprop_recurrences,
+        return self.model.architecture
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Peak rate of each kind of parameter in this run, moved from the reference point by the rule."""
+        factors = RULES[self.optimizer.rate_rule].factors(
+            d_model=self.model.d_model,
+            recurrences=self.model.recurrences,
+            batch_tokens=self.optimizer.batch_tokens,
+            tokens=self.train_tokens,
         )
+        return {kind: getattr(self.optimizer, f"{kind}_rate") * factors[kind] for kind in KINDS}
 
     @property
     def train_tokens(self) -> int:
         """D, training tokens: as given, else whole batches for the budget."""
-        if self.tokens is not None:
-            return self.tokens
-        assert self.budget is not None
-        return self.architecture.tokens_for(self.budget, batch_tokens=self.batch_tokens)
+        target, batch_tokens = self.target, self.optimizer.batch_tokens
+        if target.budget is not None:
+            return self.architecture.tokens_for(target.budget, batch_tokens=batch_tokens)
+        return target.tokens if target.tokens is not None else (target.steps or 0) * batch_tokens
 
     @property
     def steps(self) -> int:
         """Optimiser steps."""
-        return self.train_tokens // self.batch_tokens
+        return self.train_tokens // self.optimizer.batch_tokens
 
     @property
     def run_id(self) -> str:
         """Name of the run in every table."""
-        return run_name(self.recipe, self.recurrences, self.architecture.width_scale, self._budget, self.seed)
+        return run_name(self.recipe, self.model.recurrences, self.architecture.width_scale, self._budget, self.seed)
 
     @property
     def _budget(self) -> float:
         spent = float(self.train_tokens) * float(self.architecture.flops_per_token)
-        return float(self.budget) if self.budget is not None else spent
+        return spent if self.target.budget is None else self.target.budget
 
     @property
     def row(self) -> dict[str, Any]:
@@ -237,14 +190,14 @@ class TrainConfig:
             "run_id": self.run_id,
             "recipe": self.recipe,
             "seed": self.seed,
-            "recurrences": self.recurrences,
+            "recurrences": self.model.recurrences,
             "width_scale": architecture.width_scale,
-            "d_model": self.d_model,
-            "prelude_layers": self.prelude_layers,
-            "shared_layers": self.shared_layers,
-            "coda_layers": self.coda_layers,
-            "seq_len": self.seq_len,
-            "vocab_size": self.vocab_size,
+            "d_model": self.model.d_model,
+            "prelude_layers": self.model.prelude_layers,
+            "shared_layers": self.model.shared_layers,
+            "coda_layers": self.model.coda_layers,
+            "seq_len": self.model.seq_len,
+            "vocab_size": self.model.vocab_size,
             "injection": architecture.injection,
             "backprop_recurrences": architecture.backprop_recurrences,
             "n_once": architecture.n_once,
@@ -256,42 +209,16 @@ class TrainConfig:
         }
 
 
-_WHOLE = {
-    "d_model": 1,
-    "head_size": 1,
-    "recurrences": 1,
-    "prelude_layers": 0,
-    "shared_layers": 1,
-    "coda_layers": 0,
-    "seq_len": 1,
-    "batch_tokens": 1,
-    "vocab_size": 1,
-    "validation_tokens": 1,
-    "seed": 0,
-    "log_every": 1,
-    "validate_every": 0,
+SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "data": DataConfig,
+    "target": TargetConfig,
 }
-"""Whole-number fields and the least value of each."""
+"""Sections of a config."""
 
-
-def _default_rates(d_model: int) -> dict[str, float]:
-    scale = WIDTH_UNIT / d_model
-    return {
-        "matrix_rate": MATRIX_RATE * scale,
-        "embedding_rate": EMBEDDING_RATE * math.sqrt(scale),
-        "head_rate": HEAD_RATE * math.sqrt(scale),
-        "gain_rate": GAIN_RATE * math.sqrt(scale),
-    }
-
-
-def _require_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name} = {value}", allowed=f"a whole number, {least} or more")
-
-
-def _require_multiple(name: str, value: int, of: str, unit: int) -> None:
-    if value % unit:
-        nearest = unit * max(1, round(value / unit))
-        raise UsageError(
-            f"{name} = {value} with {of} = {unit}", allowed=f"a multiple of {of}", do=f"the nearest is {nearest}"
-        )
+FIELDS: dict[str, str] = {
+    **{field.name: section for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)},
+    **{field.name: "" for field in dataclasses.fields(TrainConfig) if field.name not in SECTIONS},
+}
+"""Every field and its section, empty for those of the config itself."""

@@ -1,7 +1,11 @@
 """One journal into MLflow, record by record.
 
 How many records have arrived is kept in the MLflow run's own tags, and what is sent twice is the same point to the
-store. So a delivery can stop anywhere and be taken up by anybody, any number of times.
+store. So a delivery can stop anywhere and be taken up by anybody, any number of times. What is sent for a record
+depends on the records up to it alone, not on when it is delivered.
+
+A run that was resumed stays one MLflow run. Steps done again are sent where they came out differently; their readers
+take the last point of a step.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ import contextlib
 import csv
 import io
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 BATCH_POINTS = 500
 CONFIG_ARTIFACT = "config.json"
 CURVE_ARTIFACT = "curve.csv"
+TAG_ERROR = schema.TAG_PREFIX + "error"
 
 STATUS = {"finished": "FINISHED", "killed": "KILLED", "failed": "FAILED", "diverged": "FAILED"}
 """MLflow's status for each state that ends a run."""
@@ -59,26 +66,37 @@ class Delivery:
         from mlflow.entities import Metric
 
         journal = read_journal(self._path)
+        with contextlib.suppress(OSError), open(self._path, "rb") as file:
+            os.fsync(file.fileno())  # a record that MLflow has counted must not be lost: the next would pass for it
         if self._run is None:
             self._run = self._find_or_create(journal)
             self._delivered = int(self._run.data.tags.get(schema.TAG_DELIVERED, 0))
         before = self._delivered
         metrics: list[Metric] = []
-        for position, record in enumerate(journal.records[before:], start=before + 1):
-            if record["event"] == "start":
-                self._send_start(journal)
-            elif record["event"] == "metrics":
-                when = _milliseconds(record["time"])
-                metrics += [Metric(name, value, when, record["step"]) for name, value in record["values"].items()]
+        last: dict[tuple[str, int], str] = {}  # what MLflow has of each name and step
+        for position, record in enumerate(journal.records, start=1):
+            new = position > before
+            if record["event"] == "metrics":
+                when, step = _milliseconds(record["time"]), record["step"]
+                for name, value in record["values"].items():
+                    if last.get((name, step)) != repr(value):
+                        last[name, step] = repr(value)
+                        if new:
+                            metrics.append(Metric(name, value, when, step))
                 if len(metrics) >= BATCH_POINTS:
                     self._send(position, metrics)
                     metrics = []
-            elif record["event"] == "end":
+            elif new:
                 self._send(position - 1, metrics)
                 metrics = []
-                self._send_end(journal, record, position)
-        if metrics:
-            self._send(len(journal.records), metrics)
+                so_far = Journal(journal.path, journal.records[:position])
+                if record["event"] == "start":
+                    self._send_start(so_far)
+                elif record["event"] == "resume":
+                    self._send_resume(so_far)
+                elif record["event"] == "end":
+                    self._send_end(so_far)
+        self._send(len(journal.records), metrics)
         return journal, self._delivered - before
 
     def _find_or_create(self, journal: Journal) -> Run:
@@ -124,14 +142,16 @@ class Delivery:
             raise TrackingError(f"the MLflow experiment {name!r} is deleted", do="restore it, or name another --study")
         return str(experiment.experiment_id)
 
-    def _send(self, position: int, metrics: list[Any], params: list[Any] | None = None) -> None:
+    def _send(
+        self, position: int, metrics: Sequence[Any] = (), *, params: Sequence[Any] = (), tags: Sequence[Any] = ()
+    ) -> None:
         """Send a batch whose arrival means that the first ``position`` records are there."""
         from mlflow.entities import RunTag
 
-        if position == self._delivered and not metrics:
+        if position <= self._delivered:
             return
-        tags = [RunTag(schema.TAG_DELIVERED, str(position))]
-        self._client.log_batch(self.mlflow_run_id, metrics=metrics, params=params or [], tags=tags)
+        tags = [*tags, RunTag(schema.TAG_DELIVERED, str(position))]
+        self._client.log_batch(self.mlflow_run_id, metrics=metrics, params=params, tags=tags)
         self._delivered = position
 
     def _send_start(self, journal: Journal) -> None:
@@ -141,14 +161,27 @@ class Delivery:
         names = [name for name, column in schema.COLUMNS.items() if not column.result and name in row]
         config = json.dumps(journal.start["config"], indent=1, sort_keys=True)
         self._client.log_text(self.mlflow_run_id, config, CONFIG_ARTIFACT)
-        self._send(1, [], [Param(name, _text(row[name])) for name in names if name != "state"])
+        self._send(1, params=[Param(name, _text(row[name])) for name in names if name != "state"])
 
-    def _send_end(self, journal: Journal, end: dict[str, Any], position: int) -> None:
+    def _send_resume(self, journal: Journal) -> None:
+        """A run that had ended goes on."""
+        from mlflow.entities import RunTag
+
+        if TAG_ERROR in self._client.get_run(self.mlflow_run_id).data.tags:
+            self._client.delete_tag(self.mlflow_run_id, TAG_ERROR)
+        self._client.update_run(self.mlflow_run_id, status="RUNNING")
+        resumes = sum(record["event"] == "resume" for record in journal.records)
+        tags = [RunTag(schema.TAG_STATE, "running"), RunTag(schema.TAG_RESUMES, str(resumes))]
+        self._send(len(journal.records), tags=tags)
+
+    def _send_end(self, journal: Journal) -> None:
         """Results, state, artifacts, status; the position last, so that an interrupted end is done again."""
         from mlflow.entities import Metric, RunTag
 
+        end = journal.records[-1]
         when = _milliseconds(end["time"])
-        last_step = max((record["step"] for record in journal.metrics), default=0)
+        # The highest step ever, though a resume may have gone back before it: MLflow takes the value of the last step.
+        last_step = max((record["step"] for record in journal.records if record["event"] == "metrics"), default=0)
         results = [
             Metric(name, float(value), when, last_step)
             for name, value in end["row"].items()
@@ -156,12 +189,12 @@ class Delivery:
         ]
         tags = [RunTag(schema.TAG_STATE, end["state"])]
         if end.get("error"):
-            tags.append(RunTag(schema.TAG_PREFIX + "error", str(end["error"])[:2000]))
+            tags.append(RunTag(TAG_ERROR, str(end["error"])[:2000]))
         self._client.log_batch(self.mlflow_run_id, metrics=results, tags=tags)
         self._client.log_text(self.mlflow_run_id, _curve(journal), CURVE_ARTIFACT)
         self._client.set_terminated(self.mlflow_run_id, STATUS[end["state"]], when)
-        self._client.set_tag(self.mlflow_run_id, schema.TAG_DELIVERED, str(position))
-        self._delivered = position
+        self._client.set_tag(self.mlflow_run_id, schema.TAG_DELIVERED, str(len(journal.records)))
+        self._delivered = len(journal.records)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,36 +1,38 @@
-"""Memory of a run: what it takes at least, what to say when it is not there, and the peak that was used."""
+"""What a run takes in memory at least, and what to say when it is not there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
+
+import torch
 
 from bayeslaw.errors import BayeslawError
+from models.layers import MLP_RATIO
 from trainer.config import TrainConfig
+from trainer.execution import Execution
 
-COPIES = 4
-"""Weights, gradients and the two moments of AdamW."""
 FLOAT_BYTES = 4
 
 
 def parameters(config: TrainConfig) -> int:
     """All parameters of the model, embedding and head included."""
-    return int(config.architecture.n_unique) + 2 * config.vocab_size * config.d_model
+    return int(config.architecture.n_unique) + 2 * config.model.vocab_size * config.model.d_model
 
 
 def least_bytes(config: TrainConfig) -> int:
-    """Bytes of weights, gradients and AdamW's moments in float32; activations come on top."""
-    return COPIES * FLOAT_BYTES * parameters(config)
+    """Bytes of weights, gradients and momentum in float32, AdamW's second moment too; activations come on top."""
+    adamw = 2 * config.model.vocab_size * config.model.d_model  # the gains and lanes hardly count
+    return FLOAT_BYTES * (3 * parameters(config) + adamw)
 
 
 @contextlib.contextmanager
-def shortage_told(config: TrainConfig) -> Iterator[None]:
+def shortage_told(config: TrainConfig, execution: Execution, sequences: int) -> Iterator[None]:
     """Turn a failed allocation inside the block into an error that says what the run takes.
 
-    A run that the whole memory of the machine cannot hold is refused at once: where the system promises memory that it
-    does not have, building it would end in the process being killed.
+    ``sequences`` are those of one pass. A run that the whole memory of the machine cannot hold is refused at once:
+    where the system promises memory that it does not have, building it would end in the process being killed.
 
     Raises
     ------
@@ -45,11 +47,52 @@ def shortage_told(config: TrainConfig) -> Iterator[None]:
         if isinstance(error, RuntimeError) and not any(word in str(error).lower() for word in ("allocate", "memory")):
             raise
         raise BayeslawError(
-            f"not enough memory: the model has {parameters(config):,} parameters, and with gradients and the two "
-            f"moments of AdamW in float32 they take {least_bytes(config):,} bytes; the activations of "
-            f"{config.batch_tokens:,} tokens come on top",
-            do="use a smaller d_model, fewer layers or smaller batch_tokens, or a machine with more memory",
+            f"not enough memory: {parameters(config):,} parameters with gradients and the optimisers' state take "
+            f"{least_bytes(config):,} bytes in float32; {_activations(config, sequences)}{_gpu_use()}",
+            do=f"try {_advice(execution, sequences)}",
         ) from error
+
+
+def sequences_at_once(config: TrainConfig, sequences: int, *, on_gpu: bool) -> int:
+    """Sequences of one forward and backward pass where nobody chose: a divisor of ``sequences``, a device's share."""
+    if not on_gpu:
+        return sequences
+    fitting = GPU_ACTIVATIONS / (_activations_per_token(config) * config.model.seq_len)
+    return max(n for n in range(1, sequences + 1) if sequences % n == 0 and n <= max(1.0, fitting))
+
+
+GPU_ACTIVATIONS = 32 * 2**30
+"""Bytes of activations of one pass that a training GPU of today has room for."""
+
+
+def _activations_per_token(config: TrainConfig) -> float:
+    """Bytes kept for one token's backward pass, roughly: matmul inputs in bfloat16, residual and logits in float32.
+
+    A layer keeps the inputs of its six matmuls, of its two norms, queries, keys and values, and the MLP's middle twice.
+    """
+    layers = config.architecture.effective_layers * (9 + 2 * MLP_RATIO) * 3 * config.model.d_model
+    return layers + 2 * FLOAT_BYTES * config.model.vocab_size
+
+
+def _activations(config: TrainConfig, sequences: int) -> str:
+    rough = sequences * config.model.seq_len * _activations_per_token(config)
+    return f"the activations of {sequences:,} sequences at once come on top, roughly {rough:,.0f} bytes"
+
+
+def _advice(execution: Execution, sequences: int) -> str:
+    advice = [f"--micro-batch {sequences // 2} (less at once, the same result)"] if sequences > 1 else []
+    if not execution.activation_checkpointing:
+        advice.append("--activation-checkpointing")
+    return " or ".join([*advice, "a smaller d_model or fewer layers"])
+
+
+def _gpu_use() -> str:
+    if not torch.cuda.is_available():
+        return ""
+    free, total = torch.cuda.mem_get_info()
+    return (
+        f"; the GPU has {total:,} bytes, {free:,} of them free, {torch.cuda.memory_allocated():,} held by this process"
+    )
 
 
 def _machine_bytes() -> float:
@@ -58,18 +101,3 @@ def _machine_bytes() -> float:
         return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return float("inf")
-
-
-def restart_peak_memory() -> None:
-    """Let the peak begin anew, so that a run in a sweep does not report the largest run before it."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory() -> float | None:
-    """Peak resident memory of the process since `restart_peak_memory`, in bytes; None where /proc does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024.0 * int(line.split()[1])
-    return None

@@ -1,39 +1,28 @@
-"""Optimiser and schedule: AdamW with one rate a kind of parameter, decayed linearly from 1 to .1.
+"""The optimisers of a run and its schedule: MuonH for matrices, AdamW for the rest.
 
-Betas, epsilon, the absence of weight decay and the schedule follow the recipe of arXiv 2604.21106; the rates are our
-own, measured for AdamW on small byte-level models.
+Betas, epsilon, the absence of weight decay and the schedule follow the recipe of arXiv 2604.21106; the rates are those
+of `trainer.config.TrainConfig.rates`.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+import itertools
+from collections.abc import Mapping
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from models.injection import HyperConnections
 from models.looped import LoopedTransformer
-from trainer.config import TrainConfig
+from trainer.checkpoint import optimizer_state, optimizer_tensors
+from trainer.distributed import World
+from trainer.muon import MuonH
 
 BETAS = (0.8, 0.95)
 EPS = 1e-10
 FINAL_RATE = 0.1
-
-
-def make_optimizer(model: LoopedTransformer, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW over every parameter of the model, in groups ``matrix``, ``embedding``, ``head`` and ``gain``.
-
-    Each group keeps its peak rate as ``peak``; `set_rates` sets the rate of a step from it.
-    """
-    groups: dict[str, list[nn.Parameter]] = {"matrix": [], "embedding": [], "head": [], "gain": []}
-    for part, _, parameter in model.parameters_by_part():
-        kind = part if part in ("embedding", "head") else "matrix" if parameter.ndim == 2 else "gain"
-        groups[kind].append(parameter)
-    assert sum(map(len, groups.values())) == len(list(model.parameters())), "a parameter without a group"
-    return torch.optim.AdamW(
-        [{"params": params, "peak": getattr(config, f"{kind}_rate")} for kind, params in groups.items()],
-        betas=BETAS,
-        eps=EPS,
-        weight_decay=0.0,
-        fused=True,
-    )
 
 
 def schedule(step: int, steps: int) -> float:
@@ -41,7 +30,70 @@ def schedule(step: int, steps: int) -> float:
     return 1.0 - (1.0 - FINAL_RATE) * step / max(1, steps - 1)
 
 
-def set_rates(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Set every group's rate to ``share`` of its peak."""
-    for group in optimizer.param_groups:
-        group["lr"] = share * group["peak"]
+def parameters_by_kind(model: LoopedTransformer) -> dict[str, dict[str, nn.Parameter]]:
+    """Every parameter of a model by name, in exactly one of the kinds of `trainer.rates.KINDS`."""
+    kinds: dict[str, dict[str, nn.Parameter]] = {}
+    for part, name, parameter in model.parameters_by_part():
+        if part in ("embedding", "head"):
+            kind = part
+        elif isinstance(model.injection, HyperConnections) and name.startswith("injection."):
+            kind = "lane"
+        else:
+            kind = "matrix" if parameter.ndim == 2 else "gain"
+        kinds.setdefault(kind, {})[name] = parameter
+    assert sum(map(len, kinds.values())) == len(list(model.parameters())), "a parameter without a kind"
+    return kinds
+
+
+class Optimizers:
+    """MuonH over the matrices and AdamW over the rest; in several processes each keeps a share of the state.
+
+    Parameters
+    ----------
+    model : LoopedTransformer
+    rates : mapping of str to float
+        Peak rate of each kind, see `trainer.config.TrainConfig.rates`.
+    world : World
+    """
+
+    def __init__(self, model: LoopedTransformer, rates: Mapping[str, float], world: World) -> None:
+        self.rates = dict(rates)
+        self._world = world
+        kinds = parameters_by_kind(model)
+        self._kinds = ([kind for kind in kinds if kind == "matrix"], [kind for kind in kinds if kind != "matrix"])
+        self._names = tuple([name for kind in group for name in kinds[kind]] for group in self._kinds)
+        matrices, others = ([{"params": list(kinds[kind].values())} for kind in group] for group in self._kinds)
+        adamw: dict[str, Any] = {"lr": 0.0, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
+        self._parts: tuple[torch.optim.Optimizer, ...]
+        if world.size == 1:
+            self._parts = (MuonH(matrices, lr=0.0), torch.optim.AdamW(others, fused=True, **adamw))
+        else:  # not fused: a loaded step count stays on the CPU there, which the fused kernel for GPUs refuses
+            self._parts = (
+                ZeroRedundancyOptimizer(matrices, MuonH, lr=0.0),
+                ZeroRedundancyOptimizer(others, torch.optim.AdamW, **adamw),
+            )
+
+    def step(self, share: float) -> None:
+        """Move all parameters at ``share`` of the peak rates."""
+        for kinds, part in zip(self._kinds, self._parts, strict=True):
+            for kind, group in zip(kinds, part.param_groups, strict=True):
+                group["lr"] = share * self.rates[kind]
+            part.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state by name, in rank 0; empty in the other processes, which must call it too."""
+        tensors: dict[str, Tensor] = {}
+        for names, part in zip(self._names, self._parts, strict=True):
+            if isinstance(part, ZeroRedundancyOptimizer):
+                part.consolidate_state_dict(to=0)
+            if self._world.first:
+                tensors |= optimizer_tensors(part.state_dict(), names)
+        return tensors
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state that `tensors` gave, in this or another number of processes."""
+        for names, part in zip(self._names, self._parts, strict=True):
+            groups, numbered = [], itertools.count()
+            for group in part.param_groups:
+                groups.append({**group, "params": list(itertools.islice(numbered, len(group["params"])))})
+            part.load_state_dict(optimizer_state(tensors, groups, names))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bayeslaw import journal
 from bayeslaw.errors import BayeslawError, JournalError
+from trainer import checkpoint
 
 
 class BusyError(BayeslawError):
@@ -36,11 +39,31 @@ def settled(run_dir: Path, config_hash: str) -> journal.Journal | None:
     return there if there.start["config_hash"] == config_hash and there.state in SETTLED else None
 
 
+def settled_row(run_dir: Path, config_hash: str) -> dict[str, Any] | None:
+    """The run-table row of a `settled` run, None if there is none."""
+    there = settled(run_dir, config_hash)
+    return there.row if there else None
+
+
+def resumable(run_dir: Path, config_hash: str) -> checkpoint.Checkpoint | None:
+    """The checkpoint that a run of this config goes on from, None if it must begin anew."""
+    try:
+        there = journal.read_journal(run_dir / journal.FILE_NAME)
+    except JournalError:  # none, or too damaged to be gone on with
+        return None
+    if there.start["config_hash"] != config_hash:
+        return None
+    point = checkpoint.latest(run_dir / checkpoint.FOLDER)
+    return point if point and point.facts.get("config_hash") == config_hash else None
+
+
 def set_aside(run_dir: Path) -> None:
-    """Keep the journal of an earlier attempt as ``journal.jsonl.<n>``, if there is one."""
-    path = run_dir / journal.FILE_NAME
-    if path.is_file():
-        path.rename(run_dir / f"{journal.FILE_NAME}.{len(earlier_attempts(run_dir)) + 1}")
+    """Keep the journal and the checkpoints of an earlier attempt under names that end in ``.<n>``, if there are any."""
+    kept = (journal.FILE_NAME, checkpoint.FOLDER)
+    number = next(n for n in itertools.count(1) if not any((run_dir / f"{name}.{n}").exists() for name in kept))
+    for name in kept:
+        if (run_dir / name).exists():
+            (run_dir / name).rename(run_dir / f"{name}.{number}")
 
 
 def earlier_attempts(run_dir: Path) -> list[Path]:

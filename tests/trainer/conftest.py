@@ -60,7 +60,7 @@ def _finished(fields, tmp_path_factory) -> Path:
     from trainer.loop import train
 
     out = tmp_path_factory.mktemp("finished")
-    train(TrainConfig(**fields), out, study="tiny", quiet=True)
+    train(TrainConfig.of(**fields), out, study="tiny", quiet=True)
     return out
 
 

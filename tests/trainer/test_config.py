@@ -17,8 +17,10 @@ from trainer.config import BudgetError, TrainConfig
         ({"head_size": 7, "d_model": 14}, "head_size = 7\n  allowed: an even number"),
         ({"batch_tokens": 100}, "batch_tokens = 100 with seq_len = 16.*\n.*\n.* 96"),
         ({"tokens": 1000}, "tokens = 1000 with batch_tokens = 128.*\n.*\n.* 1024"),
-        ({"tokens": None}, "budget = None, tokens = None\n  allowed: one of the two"),
-        ({"budget": 1e9}, "allowed: one of the two"),
+        ({"tokens": None}, "no target\n  allowed: one of budget"),
+        ({"budget": 1e9}, "budget = 1000000000.0, tokens = 6144\n  allowed: one of budget"),
+        ({"steps": 3}, "tokens = 6144, steps = 3\n  allowed: one of budget"),
+        ({"tokens": None, "steps": 2.5}, "steps = 2.5\n  allowed: a whole number"),
         ({"tokens": None, "budget": float("nan")}, "budget = nan"),
         ({"tokens": None, "budget": -1e9}, "budget = -1"),
         ({"recurrences": 0}, "recurrences = 0\n  allowed: a whole number, 1 or more"),
@@ -26,7 +28,15 @@ from trainer.config import BudgetError, TrainConfig
         ({"seed": -1}, "seed = -1"),
         ({"vocab_size": 100}, "256 or more: tokens are bytes"),
         ({"validation_tokens": 8}, "at least one sequence, 16"),
-        ({"injection": "additive"}, "injection 'additive' with recurrences = 2\n  allowed: linear"),
+        (
+            {"injection": "adaptive"},
+            "injection 'adaptive' with recurrences = 2\n  allowed: linear.*nearest is additive",
+        ),
+        ({"injection": 3}, "injection = 3\n  allowed: a text"),
+        ({"injection": "passthrough", "backprop_recurrences": 1}, "the prelude would get no gradient"),
+        ({"rate_rule": "papr"}, "rate_rule 'papr'\n  allowed: paper, desk\n  next: the nearest is paper"),
+        ({"lane_rate": "fast"}, "lane_rate = fast\n  allowed: a learning rate above 0"),
+        ({"corpus": ""}, "corpus = ''"),
         ({"matrix_rate": 0.0}, "matrix_rate = 0.0"),
         ({"backprop_recurrences": 3}, "backprop_recurrences = 3\n  allowed: 1 to 2"),
         ({"recipe": "a/b"}, "recipe 'a/b'"),
@@ -37,45 +47,93 @@ from trainer.config import BudgetError, TrainConfig
 )
 def test_refused_with_value_and_what_is_allowed(fields, changes, named):
     with pytest.raises(UsageError, match=f"(?s){named}") as error:
-        TrainConfig(**{**fields, **changes})
+        TrainConfig.of(**{**fields, **changes})
     assert error.value.exit_code == 2
 
 
 def test_dict_and_back(fields):
-    config = TrainConfig(**fields)
+    config = TrainConfig.of(**fields)
     assert TrainConfig.from_dict(config.to_dict()) == config
-    assert config.to_dict()["matrix_rate"] > 0  # what is applied stands in the record
+    assert config.to_dict()["optimizer"]["matrix_rate"] > 0  # the default stands in the record
+    assert TrainConfig.of(**{**fields, "head_size": None}) == TrainConfig.of(**{**fields, "head_size": 16})
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"modle": {}}, "config field 'modle'.*nearest is model"),
+        ({"model": {"d_modl": 8}, "target": {"steps": 1}}, "config field of model 'd_modl'.*nearest is d_model"),
+        ({"model": {"d_model": 16, "tokens": 3}, "target": {}}, "config field of model 'tokens'"),
+        ({"model": 3}, r"model = 3\n  allowed: a section \[model\]"),
+        ({"model": {}, "target": {"steps": 1}}, "a config without d_model"),
+        ({"model": {"d_model": 16}}, "no target"),
+    ],
+)
+def test_sections_with_names_that_do_not_belong(config, named):
+    with pytest.raises(UsageError, match=f"(?s){named}"):
+        TrainConfig.from_dict(config)
+
+
+def test_flat_names_that_do_not_exist(fields):
     with pytest.raises(UsageError, match="'batch_token'") as error:
-        TrainConfig.from_dict({**fields, "batch_token": 1})
+        TrainConfig.of(**fields, batch_token=1)
     assert error.value.do == "the nearest is batch_tokens"
-    with pytest.raises(UsageError, match="without d_model, seq_len"):
-        TrainConfig.from_dict({name: fields[name] for name in fields if name not in ("d_model", "seq_len")})
+
+
+def test_the_three_targets_are_one(fields):
+    by_tokens = TrainConfig.of(**fields)
+    by_steps = TrainConfig.of(**{**fields, "tokens": None, "steps": 48})
+    by_budget = TrainConfig.of(**{**fields, "tokens": None, "budget": by_tokens.row["budget"]})
+    assert by_tokens.steps == by_steps.steps == by_budget.steps == 48
+    assert by_tokens.rates == by_steps.rates == by_budget.rates
+
+
+def test_rates_at_and_off_the_reference_point():
+    """By hand, from the formulas of the recipe."""
+    at = {"d_model": 640, "batch_tokens": 2**18, "seq_len": 2048, "rate_rule": "paper", "head_size": 128}
+    base = {"matrix": 0.014, "embedding": 0.3, "head": 0.004, "gain": 0.005, "lane": 0.01}
+    tokens = 2**18 * 3751
+    rates = TrainConfig.of(**at, tokens=tokens).rates
+    assert rates["matrix"] == pytest.approx(0.014 * (tokens / 983.3e6) ** -0.32, rel=1e-12)
+    assert {kind: rate for kind, rate in rates.items() if kind != "matrix"} == {
+        kind: rate for kind, rate in base.items() if kind != "matrix"
+    }
+    looped = TrainConfig.of(**at, recurrences=4, shared_layers=1, tokens=tokens).rates
+    assert looped["matrix"] == pytest.approx(0.014 * (tokens / 1016.1e6) ** -0.32, rel=1e-12)
+    far = TrainConfig.of(**{**at, "d_model": 2560, "batch_tokens": 2**19}, tokens=2 * tokens).rates
+    assert far["matrix"] == pytest.approx(0.014 * 2**0.558 * (2 * tokens / 983.3e6) ** -0.32, rel=1e-12)
+    assert far["head"] == pytest.approx(0.004 * 2**0.558 / 2, rel=1e-12)
+    assert far["embedding"] == pytest.approx(0.3 * 2**0.558 / 2, rel=1e-12)
+    assert far["gain"] == pytest.approx(0.0025, rel=1e-12)
+    assert far["lane"] == pytest.approx(0.005, rel=1e-12)
+    own = TrainConfig.of(**at, tokens=tokens, matrix_rate=0.028).rates
+    assert own["matrix"] == pytest.approx(2 * rates["matrix"], rel=1e-12)
 
 
 def test_the_budget_becomes_whole_batches(fields):
-    config = TrainConfig(**{**fields, "tokens": None, "budget": 1e8})
-    assert config.train_tokens % config.batch_tokens == 0
+    config = TrainConfig.of(**{**fields, "tokens": None, "budget": 1e8})
+    assert config.train_tokens % config.optimizer.batch_tokens == 0
     spent = config.train_tokens * config.architecture.flops_per_token
-    assert abs(spent - 1e8) <= config.batch_tokens * config.architecture.flops_per_token / 2
+    assert abs(spent - 1e8) <= config.optimizer.batch_tokens * config.architecture.flops_per_token / 2
     assert config.run_id == "baseline/2/0.25/1e+08/0"
     assert config.row["budget"] == 1e8
-    assert TrainConfig(**fields).row["budget"] == fields["tokens"] * config.row["flops_per_token"]
+    assert TrainConfig.of(**fields).row["budget"] == fields["tokens"] * config.row["flops_per_token"]
 
 
 def test_the_least_and_the_largest_run(fields):
-    step = TrainConfig(**{**fields, "tokens": 128}).row["budget"]
-    assert TrainConfig(**{**fields, "tokens": None, "budget": step}).steps == 1
+    step = TrainConfig.of(**{**fields, "tokens": 128}).row["budget"]
+    assert TrainConfig.of(**{**fields, "tokens": None, "budget": step}).steps == 1
     with pytest.raises(BudgetError) as error:
-        TrainConfig(**{**fields, "tokens": None, "budget": 0.99 * step})
+        TrainConfig.of(**{**fields, "tokens": None, "budget": 0.99 * step})
     assert error.value.allowed == f"{step!r} FLOPs or more"  # can be typed back as it stands
-    assert TrainConfig(**{**fields, "tokens": 128 * 10**9}).steps == 10**9
+    assert TrainConfig.of(**{**fields, "tokens": 128 * 10**9}).steps == 10**9
 
 
 def test_the_row_is_of_the_run_table(fields):
-    row = TrainConfig(**fields).row
+    row = TrainConfig.of(**fields).row
     assert set(row) < set(COLUMNS)
     assert not any(COLUMNS[name].result for name in row)
     assert row["n_unique"] == row["n_once"] + row["n_shared"] + row["n_injection"]
     assert all(isinstance(row[name], int) for name in row if name.startswith("n_"))
-    plain = TrainConfig(**{**fields, "recurrences": 1}).row
+    plain = TrainConfig.of(**{**fields, "recurrences": 1}).row
     assert (plain["injection"], plain["n_injection"], plain["backprop_recurrences"]) == ("none", 0, 1)

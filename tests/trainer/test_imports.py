@@ -19,7 +19,7 @@ from trainer.sweep import run_plan
 from trainer.tracking import Tracking
 arguments = json.loads(sys.argv[1])
 tracking = Tracking(arguments["uri"])
-result = train(TrainConfig(**arguments["fields"]), Path(arguments["out"]), study="bare", tracking=tracking)
+result = train(TrainConfig.of(**arguments["fields"]), Path(arguments["out"]), study="bare", tracking=tracking)
 print(json.dumps({"loss": result.row["loss"], "loaded": [name for name in absent if sys.modules[name]]}))
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import re
+import shutil
 import signal
 
 import numpy as np
@@ -12,16 +14,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bayeslaw.errors import BayeslawError, JournalError, UsageError
+from bayeslaw.errors import BayeslawError, CheckpointError, JournalError, UsageError
 from bayeslaw.journal import JournalWriter, find_journals, read_journal
 from bayeslaw.plan import config_hash
 from bayeslaw.schema import COLUMNS, METRIC_TRAIN_LOSS, METRIC_VAL_LOSS
 from models.looped import LoopedTransformer
-from trainer import loop
+from trainer import checkpoint, loop
 from trainer.config import TrainConfig
 from trainer.data import load_corpus
-from trainer.optim import make_optimizer, schedule
+from trainer.distributed import World
+from trainer.evaluate import EVALUATION_TOKENS, state_sizes, validation_loss
+from trainer.execution import Execution
+from trainer.learner import Learner
+from trainer.muon import MuonH
+from trainer.optim import Optimizers, parameters_by_kind, schedule
+from trainer.run import PATIENCE
 from trainer.rundir import BusyError, run_directory
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 def only_journal(out):
@@ -34,13 +44,15 @@ def curve(journal, name):
 
 
 def at_step(monkeypatch, number, action):
-    """Do ``action`` in place of a step's own work."""
-    step = loop._Run.step
+    """Do ``action`` before a step's own work."""
+    step = Learner.step
 
-    def replaced(self, tokens):
-        return action() if self.steps_done == number else step(self, tokens)
+    def replaced(self, at, batch, **flags):
+        if at == number:
+            action()
+        return step(self, at, batch, **flags)
 
-    monkeypatch.setattr(loop._Run, "step", replaced)
+    monkeypatch.setattr(Learner, "step", replaced)
 
 
 def raiser(error):
@@ -52,9 +64,11 @@ def raiser(error):
 
 def test_the_loss_falls(fields, tmp_path):
     """Far below what the frequencies of the bytes alone give."""
-    config = TrainConfig(**{**fields, "tokens": 250 * 128, "d_model": 32})
+    config = TrainConfig.of(**{**fields, "tokens": 250 * 128, "d_model": 32})
     result = loop.train(config, tmp_path, quiet=True)
-    frequency = np.bincount(load_corpus(config.corpus).train, minlength=256) / len(load_corpus(config.corpus).train)
+    frequency = np.bincount(load_corpus(config.data.corpus).train, minlength=256) / len(
+        load_corpus(config.data.corpus).train
+    )
     unigram = -(frequency[frequency > 0] * np.log(frequency[frequency > 0])).sum()
     assert result.row["loss"] < 0.75 * unigram
     losses = curve(only_journal(tmp_path), METRIC_TRAIN_LOSS)
@@ -64,17 +78,17 @@ def test_the_loss_falls(fields, tmp_path):
 
 def test_the_same_seed_gives_the_same_losses(fields, finished, tmp_path):
     expected = only_journal(finished)
-    again = loop.train(TrainConfig(**fields), tmp_path / "again", quiet=True)
+    again = loop.train(TrainConfig.of(**fields), tmp_path / "again", quiet=True)
     assert again.row["loss"] == expected.row["loss"]
     assert curve(only_journal(tmp_path / "again"), METRIC_TRAIN_LOSS) == curve(expected, METRIC_TRAIN_LOSS)
-    other = loop.train(TrainConfig(**{**fields, "seed": 1}), tmp_path / "other", quiet=True)
+    other = loop.train(TrainConfig.of(**{**fields, "seed": 1}), tmp_path / "other", quiet=True)
     assert other.row["loss"] != expected.row["loss"]
 
 
 def test_what_the_journal_holds(fields, finished):
     journal = only_journal(finished)
     config = TrainConfig.from_dict(journal.start["config"])
-    assert config.corpus_digest == load_corpus(fields["corpus"]).digest
+    assert config.data.corpus_digest == load_corpus(fields["corpus"]).digest
     assert journal.start["config_hash"] == config_hash(config.to_dict())
     assert journal.start["study"] == "tiny"
     assert set(journal.start["versions"]) == {"bayeslaw", "torch", "python"}
@@ -89,51 +103,117 @@ def test_what_the_journal_holds(fields, finished):
     assert row["tokens_per_second"] > 0
     assert [record["step"] for record in journal.metrics] == [1, 12, 24, 24, 36, 48, 48]
     assert curve(journal, METRIC_VAL_LOSS)[-1] == row["loss"]
-    rates = curve(journal, "train/learning_rate")
-    assert rates[0] == config.matrix_rate
-    assert rates[-1] == pytest.approx(0.1 * config.matrix_rate)
+    rates = curve(journal, "train/learning_rate/matrix")
+    assert rates[0] == config.rates["matrix"]
+    assert rates[-1] == pytest.approx(0.1 * config.rates["matrix"])
+    assert curve(journal, "train/flops")[-1] == row["flops"]
+    assert curve(journal, "train/skipped_steps") == [0.0] * 5
+    assert all(size > 0 for t in (1, 2) for size in curve(journal, f"train/state_rms/{t}"))
+    assert not curve(journal, "train/state_rms/3")
 
 
 def test_validation_loss_and_its_error(fields):
-    model = LoopedTransformer(TrainConfig(**fields).architecture, head_size=8)
+    model = LoopedTransformer(TrainConfig.of(**fields).architecture, head_size=8)
     with torch.no_grad():
         model.head.normal_(generator=torch.Generator().manual_seed(0))
     sequences = torch.randint(0, 256, (2500, 17), generator=torch.Generator().manual_seed(0))
-    mean, error = loop.validation_loss(model, sequences)
+    mean, error = validation_loss(model, sequences, world=ALONE)
     with torch.no_grad():
         token_losses = F.cross_entropy(model(sequences[:, :-1]).transpose(1, 2), sequences[:, 1:], reduction="none")
-    assert len(sequences) * 17 > loop.EVALUATION_TOKENS  # more than one pass
+    assert len(sequences) * 17 > EVALUATION_TOKENS  # more than one pass
     assert mean == pytest.approx(token_losses.mean().item(), rel=1e-5)
     assert error == pytest.approx(token_losses.mean(dim=1).std().item() / math.sqrt(2500), rel=1e-4)
-    assert math.isnan(loop.validation_loss(model, sequences[:1])[1])
+    assert math.isnan(validation_loss(model, sequences[:1], world=ALONE)[1])
+    with torch.no_grad():
+        model.injection.weight += 0.1  # at the start one recurrence is as good as another
+    by_depth = {r: validation_loss(model, sequences[:9], world=ALONE, recurrences=r)[0] for r in (1, 2, 3)}
+    assert len(set(by_depth.values())) == 3
+    assert by_depth[2] == validation_loss(model, sequences[:9], world=ALONE)[0]
+
+
+def test_sizes_of_the_state(fields):
+    model = LoopedTransformer(TrainConfig.of(**fields).architecture, head_size=8)
+    outputs = []
+    model.shared[-1].register_forward_hook(lambda block, inputs, output: outputs.append(output))
+    sizes = state_sizes(model, torch.zeros(1, 16, dtype=torch.int64))
+    assert sizes == pytest.approx([output.square().mean().sqrt().item() for output in outputs])
+    assert len(sizes) == 2
 
 
 def test_every_parameter_has_its_rate(fields):
-    config = TrainConfig(**{**fields, "coda_layers": 1})
+    config = TrainConfig.of(**{**fields, "coda_layers": 1, "injection": "hyperconnections"})
     model = LoopedTransformer(config.architecture, head_size=8)
-    rate = {id(p): group["peak"] for group in make_optimizer(model, config).param_groups for p in group["params"]}
-    assert len(rate) == len(list(model.parameters()))
-    assert rate[id(model.embedding)] == config.embedding_rate
-    assert rate[id(model.head)] == config.head_rate
-    assert rate[id(model.injection.weight)] == rate[id(model.coda[0].mlp.up.weight)] == config.matrix_rate
-    assert rate[id(model.final_norm.gain)] == config.gain_rate
+    optimizers = Optimizers(model, config.rates, ALONE)
+    optimizers.step(0.5)
+    groups = [(type(part), group) for part in optimizers._parts for group in part.param_groups]
+    found = {id(p): (kind, group["lr"]) for kind, group in groups for p in group["params"]}
+    assert len(found) == sum(len(group["params"]) for _, group in groups) == len(list(model.parameters()))
+    for name, parameter in model.named_parameters():
+        kind, rate = found[id(parameter)]
+        if name in ("embedding", "head"):
+            assert (kind, rate) == (torch.optim.AdamW, 0.5 * config.rates[name])
+        elif name.startswith("injection."):
+            assert (kind, rate) == (torch.optim.AdamW, 0.5 * config.rates["lane"])
+        elif parameter.ndim == 2:
+            assert (kind, rate) == (MuonH, 0.5 * config.rates["matrix"])
+        else:
+            assert (kind, rate) == (torch.optim.AdamW, 0.5 * config.rates["gain"])
+    linear = LoopedTransformer(TrainConfig.of(**fields).architecture, head_size=8)
+    assert "injection.weight" in parameters_by_kind(linear)["matrix"]
     assert [schedule(step, 3) for step in range(3)] == pytest.approx([1, 0.55, 0.1])
     assert schedule(0, 1) == 1
 
 
+def test_passes_of_a_batch_are_one_step(fields, tmp_path):
+    """Small passes: the same loss but for rounding; passes that do not divide the batch are refused."""
+    whole = loop.train(TrainConfig.of(**fields), tmp_path / "whole", quiet=True)
+    parts = loop.train(TrainConfig.of(**fields), tmp_path / "parts", quiet=True, execution=Execution(micro_batch=2))
+    assert parts.row["loss"] == pytest.approx(whole.row["loss"], abs=2e-3)
+    saved = loop.train(
+        TrainConfig.of(**fields), tmp_path / "saved", quiet=True, execution=Execution(activation_checkpointing=True)
+    )
+    assert saved.row["loss"] == pytest.approx(whole.row["loss"], abs=2e-3)
+    with pytest.raises(UsageError, match="micro_batch = 3 with 8 sequences") as error:
+        loop.train(TrainConfig.of(**fields), tmp_path / "odd", quiet=True, execution=Execution(micro_batch=3))
+    assert error.value.allowed == "1, 2, 4, 8"
+
+
 def test_a_loss_that_is_no_number_ends_the_run(fields, tmp_path):
-    result = loop.train(TrainConfig(**{**fields, "matrix_rate": 1e38}), tmp_path, quiet=True)
+    result = loop.train(TrainConfig.of(**{**fields, "gain_rate": 1e38}), tmp_path, quiet=True)
     journal = only_journal(tmp_path)
     assert result.state == journal.state == "diverged"
     assert "loss" not in journal.row
     assert journal.row["tokens"] < 48 * 128
     assert math.isnan(curve(journal, METRIC_TRAIN_LOSS)[-1])
+    assert curve(journal, "train/skipped_steps")[-1] == result.skipped == PATIENCE
+
+
+def test_one_bad_batch_is_skipped(fields, tmp_path, monkeypatch):
+    """Nothing moves in that step, it is counted, and training goes on."""
+    weights = []
+
+    def poison(number, learner):
+        weights.append([p.detach().clone() for p in learner.model.parameters()])
+        if number == 5:
+            loss = learner._loss
+            monkeypatch.setattr(learner, "_loss", lambda part: loss(part) * math.nan)
+        elif number == 6:
+            monkeypatch.undo()
+
+    step = Learner.step
+    monkeypatch.setattr(Learner, "step", lambda self, at, batch, **f: poison(at, self) or step(self, at, batch, **f))
+    result = loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
+    assert result.state == "finished"
+    assert result.skipped == 1
+    assert all(map(torch.equal, weights[5], weights[6]))
+    assert not any(map(torch.equal, weights[4], weights[5]))
+    assert curve(only_journal(tmp_path), "train/skipped_steps") == [0, 1, 1, 1, 1]
 
 
 def test_a_fault_is_told_and_passed_on(fields, tmp_path, monkeypatch):
     at_step(monkeypatch, 3, raiser(RuntimeError("no such kernel")))
     with pytest.raises(RuntimeError, match="no such kernel"):
-        loop.train(TrainConfig(**fields), tmp_path, quiet=True)
+        loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
     journal = only_journal(tmp_path)
     assert journal.state == "failed"
     assert journal.end["error"] == "RuntimeError: no such kernel"
@@ -143,23 +223,36 @@ def test_a_fault_is_told_and_passed_on(fields, tmp_path, monkeypatch):
 SHORTAGES = [
     MemoryError("no room"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB"),
 ]
 
 
 def assert_tells_what_is_needed(error, config):
-    model = LoopedTransformer(config.architecture, head_size=config.head_size)
+    model = LoopedTransformer(config.architecture, head_size=config.model.head_size)
     count = sum(parameter.numel() for parameter in model.parameters())
+    state = sum(tensor.numel() for tensor in trained_state(model, config))
     assert f"{count:,} parameters" in error.what
-    assert f"{16 * count:,} bytes" in error.what
-    assert "smaller d_model" in error.do
+    told = int(re.search("take ([0-9,]+) bytes in float32", error.what)[1].replace(",", ""))
+    assert told == pytest.approx(4 * (2 * count + state), rel=0.02)
+    assert "activations of 8 sequences" in error.what
+    assert "--micro-batch 4" in error.do
+    assert "--activation-checkpointing" in error.do
+
+
+def trained_state(model, config):
+    optimizers = Optimizers(model, config.rates, ALONE)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizers.step(1.0)
+    return optimizers.tensors().values()
 
 
 @pytest.mark.parametrize("shortage", SHORTAGES)
 def test_no_memory_in_a_step(fields, tmp_path, monkeypatch, shortage):
     at_step(monkeypatch, 3, raiser(shortage))
     with pytest.raises(BayeslawError, match="not enough memory") as error:
-        loop.train(TrainConfig(**fields), tmp_path, quiet=True)
-    assert_tells_what_is_needed(error.value, TrainConfig(**fields))
+        loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
+    assert_tells_what_is_needed(error.value, TrainConfig.of(**fields))
     journal = only_journal(tmp_path)
     assert journal.state == "failed"
     assert journal.end["error"] == str(error.value)  # without the name of the class
@@ -171,61 +264,89 @@ def test_no_memory_for_the_model(fields, tmp_path, monkeypatch, shortage):
         raise shortage
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "LoopedTransformer", build)
+        patch.setattr("trainer.learner.LoopedTransformer", build)
         with pytest.raises(BayeslawError, match="not enough memory") as error:
-            loop.train(TrainConfig(**fields), tmp_path, quiet=True)
-    assert_tells_what_is_needed(error.value, TrainConfig(**fields))
+            loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
+    assert_tells_what_is_needed(error.value, TrainConfig.of(**fields))
     assert not find_journals(tmp_path)
 
 
 def test_a_model_larger_than_the_machine_is_not_even_begun(fields, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "LoopedTransformer", raiser(AssertionError("building")))
+    monkeypatch.setattr("trainer.learner.LoopedTransformer", raiser(AssertionError("building")))
     with pytest.raises(BayeslawError, match="not enough memory"):
-        loop.train(TrainConfig(**{**fields, "d_model": 8 * 10**6}), tmp_path, quiet=True)
+        loop.train(TrainConfig.of(**{**fields, "d_model": 8 * 10**6}), tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize("study", ["", "  "])
 def test_a_study_without_a_name_is_refused_before_anything_is_trained(fields, tmp_path, study):
     with pytest.raises(UsageError, match="study = "):
-        loop.train(TrainConfig(**fields), tmp_path, study=study, quiet=True)
+        loop.train(TrainConfig.of(**fields), tmp_path, study=study, quiet=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c(fields, tmp_path, monkeypatch):
     at_step(monkeypatch, 3, raiser(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        loop.train(TrainConfig(**fields), tmp_path, quiet=True)
+        loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
     assert only_journal(tmp_path).state == "killed"
 
 
-def test_sigterm(fields, tmp_path, monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    at_step(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit) as stop:
-        loop.train(TrainConfig(**fields), tmp_path, quiet=True)
-    assert stop.value.code == 143
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_lets_the_step_end_and_saves(fields, tmp_path, finished, monkeypatch, number, ends):
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(ends) as stop:
+            loop.train(TrainConfig.of(**fields), tmp_path / "here", quiet=True)
+    assert number == signal.SIGINT or stop.value.code == 143
+    journal = only_journal(tmp_path / "here")
+    assert journal.state == "killed"
+    assert journal.row["tokens"] == 4 * 128
+    assert signal.getsignal(number) == before
+    result = loop.train(TrainConfig.of(**fields), tmp_path / "here", quiet=True)
+    expected = only_journal(finished)
+    assert result.row["loss"] == expected.row["loss"]
+    journal = only_journal(tmp_path / "here")
+    assert [record["event"] for record in journal.records][-1] == "end"
+    assert curve(journal, METRIC_TRAIN_LOSS) == curve(expected, METRIC_TRAIN_LOSS)
+    assert all(map(torch.equal, weights_of(result.run_dir), weights_of(expected.path.parent)))
+
+
+def test_a_second_signal_does_not_wait(fields, tmp_path, monkeypatch):
+    def twice():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("went on")
+
+    at_step(monkeypatch, 3, twice)
+    with pytest.raises(SystemExit):
+        loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
     assert only_journal(tmp_path).state == "killed"
-    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def weights_of(run_dir):
+    return checkpoint.read(run_dir).tensors("model").values()
 
 
 def test_a_finished_run_is_not_trained_again(fields, finished):
     before = only_journal(finished)
     content = before.path.read_bytes()
-    result = loop.train(TrainConfig(**fields), finished, quiet=True)
+    result = loop.train(TrainConfig.of(**fields), finished, quiet=True)
     assert not result.trained
     assert result.row == before.row
     assert before.path.read_bytes() == content
 
 
 @pytest.mark.parametrize("cut", [0, 40])
-def test_an_unfinished_attempt_is_kept_aside(fields, finished, cut):
+def test_an_attempt_without_a_checkpoint_is_kept_aside(fields, finished, cut):
     """Whether its journal ends with a whole line or was cut off within one."""
     expected = only_journal(finished)
     lines = expected.path.read_bytes().splitlines(keepends=True)
     partial = b"".join(lines[:3]) + lines[3][:cut]
     expected.path.write_bytes(partial)
+    shutil.rmtree(expected.path.parent / "checkpoints")
     (expected.path.parent / "journal.jsonl.1").write_text("still earlier")
-    result = loop.train(TrainConfig(**fields), finished, quiet=True)
+    result = loop.train(TrainConfig.of(**fields), finished, quiet=True)
     assert result.trained
     assert result.row["loss"] == expected.row["loss"]
     assert only_journal(finished).state == "finished"
@@ -233,28 +354,110 @@ def test_an_unfinished_attempt_is_kept_aside(fields, finished, cut):
     assert (expected.path.parent / "journal.jsonl.1").read_text() == "still earlier"
 
 
+def test_a_run_killed_after_its_last_checkpoint_needs_no_step(fields, finished, monkeypatch):
+    expected = only_journal(finished)
+    expected.path.write_bytes(b"".join(expected.path.read_bytes().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr(Learner, "step", raiser(AssertionError("a step")))
+    result = loop.train(TrainConfig.of(**fields), finished, quiet=True)
+    assert result.row["loss"] == expected.row["loss"]
+    assert result.row["loss_se"] == expected.row["loss_se"]
+    assert only_journal(finished).state == "finished"
+
+
 def test_another_config_of_the_same_name_is_trained(fields, finished):
     """Recipe, r, width, budget and seed make the name; the hash says that it is another run."""
-    result = loop.train(TrainConfig(**{**fields, "matrix_rate": 0.001}), finished, quiet=True)
+    result = loop.train(TrainConfig.of(**{**fields, "matrix_rate": 0.001}), finished, quiet=True)
     assert result.trained
     assert (result.run_dir / "journal.jsonl.1").is_file()
-    assert only_journal(finished).start["config"]["matrix_rate"] == 0.001
+    assert (result.run_dir / "checkpoints.1").is_dir()
+    assert only_journal(finished).start["config"]["optimizer"]["matrix_rate"] == 0.001
+
+
+def test_a_run_goes_on_to_a_further_target(fields, finished, tmp_path):
+    """With the rates of the new horizon, from the very weights; the journal names where it came from."""
+    first = only_journal(finished)
+    further = TrainConfig.of(**{**fields, "tokens": 96 * 128})
+    result = loop.train(further, tmp_path / "on", quiet=True, continue_from=first.path.parent)
+    journal = only_journal(tmp_path / "on")
+    assert result.row["tokens"] == 96 * 128
+    assert result.row["loss"] < first.row["loss"]
+    assert journal.start["config"]["continues"].startswith(f"{first.run_id}@48:")
+    assert next(record["step"] for record in journal.metrics) == 60
+    rates = curve(journal, "train/learning_rate/matrix")
+    peak = first.start["config"]["optimizer"]["matrix_rate"] * (96 * 128 / 1e6) ** -0.32 * (128 / 512) ** 0.558
+    assert rates[0] == pytest.approx(peak * (1 - 0.9 * 59 / 95))
+    again = loop.train(further, tmp_path / "on", quiet=True, continue_from=first.path.parent)
+    assert not again.trained
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tokens": 40 * 128}, "a target of 40 steps from a checkpoint after 48"),
+        ({"tokens": 96 * 128, "seed": 1}, "differs from that of .* in seed"),
+        ({"tokens": 96 * 128, "d_model": 32}, "differs from that of .* in model"),
+    ],
+)
+def test_what_cannot_go_on(fields, finished, tmp_path, changes, named):
+    with pytest.raises(UsageError, match=named):
+        loop.train(
+            TrainConfig.of(**fields | changes),
+            tmp_path / "on",
+            quiet=True,
+            continue_from=only_journal(finished).path.parent,
+        )
+    assert not (tmp_path / "on").exists()
+
+
+def test_a_run_that_goes_on_needs_its_origin(fields, tmp_path):
+    with pytest.raises(UsageError, match="without that checkpoint") as error:
+        loop.train(TrainConfig.of(**fields, continues="baseline/2@48:0"), tmp_path, quiet=True)
+    assert "--continue-from" in error.value.do
+
+
+def test_a_checkpoint_of_another_architecture(fields, finished):
+    config = TrainConfig.of(**{**fields, "d_model": 32})
+    learner = Learner(config, Execution(), ALONE)
+    point = checkpoint.read(only_journal(finished).path.parent)
+    with pytest.raises(CheckpointError, match="another architecture; other shapes: embedding") as error:
+        learner.load({part: point.tensors(part) for part in point.parts})
+    assert "config" in error.value.do
+
+
+def test_no_room_for_a_checkpoint(fields, tmp_path, monkeypatch, capsys):
+    """One on the way is a warning; the last one ends the run, and what was saved before stays."""
+    save, room = checkpoint.save, [True, False, True, False]
+
+    def full(folder, step, *arguments, **more):
+        if not room.pop(0):
+            raise CheckpointError(f"step {step} does not fit", do="make room")
+        return save(folder, step, *arguments, **more)
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(CheckpointError, match="step 48"):
+        loop.train(TrainConfig.of(**fields), tmp_path, quiet=True, execution=Execution(checkpoint_every=12))
+    assert "step 24 does not fit" in capsys.readouterr().err
+    journal = only_journal(tmp_path)
+    assert journal.state == "failed"
+    assert checkpoint.read(journal.path.parent).step == 36
+    room[:] = [True]
+    assert loop.train(TrainConfig.of(**fields), tmp_path, quiet=True).state == "finished"
 
 
 def test_two_processes_do_not_train_one_run(fields, tmp_path):
-    run_dir = run_directory(tmp_path, TrainConfig(**fields).run_id)
+    run_dir = run_directory(tmp_path, TrainConfig.of(**fields).run_id)
     run_dir.mkdir(parents=True)
     with open(run_dir / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(BusyError, match="another process is training in"):
-            loop.train(TrainConfig(**fields), tmp_path, quiet=True)
+            loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
     assert not find_journals(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written(fields, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="cannot write the run directory") as error:
-        loop.train(TrainConfig(**fields), tmp_path / "file" / "out", quiet=True)
+        loop.train(TrainConfig.of(**fields), tmp_path / "file" / "out", quiet=True)
     assert "--out" in error.value.do
 
 
@@ -265,13 +468,13 @@ def test_a_config_that_does_not_fit_its_corpus_leaves_nothing(fields, tmp_path):
         ({"corpus_digest": "0" * 16}, "restore the corpus"),
     ):
         with pytest.raises(UsageError, match=named):
-            loop.train(TrainConfig(**{**fields, **changes}), tmp_path, quiet=True)
+            loop.train(TrainConfig.of(**{**fields, **changes}), tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_plain_progress(fields, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("trainer.progress.LINE_SECONDS", 0.0)
-    loop.train(TrainConfig(**fields), tmp_path)
+    loop.train(TrainConfig.of(**fields), tmp_path)
     printed = capsys.readouterr()
     assert printed.out == ""
     lines = printed.err.splitlines()
@@ -279,20 +482,20 @@ def test_plain_progress(fields, tmp_path, monkeypatch, capsys):
     assert "step 48/48" in lines[-1]
     assert "tokens/s" in lines[-1]
     monkeypatch.setattr("trainer.progress.LINE_SECONDS", 3600.0)
-    loop.train(TrainConfig(**fields), tmp_path / "rarely")
+    loop.train(TrainConfig.of(**fields), tmp_path / "rarely")
     assert capsys.readouterr().err == ""
 
 
 def test_a_journal_of_another_kind_is_set_aside(fields, tmp_path):
-    run_dir = run_directory(tmp_path, TrainConfig(**fields).run_id)
+    run_dir = run_directory(tmp_path, TrainConfig.of(**fields).run_id)
     JournalWriter(run_dir).close()  # empty: a process that died at once
-    assert loop.train(TrainConfig(**fields), tmp_path, quiet=True).trained
+    assert loop.train(TrainConfig.of(**fields), tmp_path, quiet=True).trained
 
 
 def test_a_journal_with_a_line_that_is_no_record_is_set_aside(fields, finished):
     path = only_journal(finished).path
     path.write_text(path.read_text() + "[1,2]\n")
-    result = loop.train(TrainConfig(**fields), finished, quiet=True)
+    result = loop.train(TrainConfig.of(**fields), finished, quiet=True)
     assert result.trained
     assert only_journal(finished).state == "finished"
     assert (path.parent / "journal.jsonl.1").read_text().endswith("[1,2]\n")

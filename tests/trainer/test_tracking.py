@@ -18,6 +18,7 @@ from bayeslaw.runs import load_runs
 from trainer import delivery, loop, rundir, tracking
 from trainer.config import TrainConfig
 from trainer.delivery import Delivery
+from trainer.learner import Learner
 from trainer.tracking import Tracking, sync
 
 
@@ -70,7 +71,7 @@ class Breaking:
 
     def __getattr__(self, name):
         method = getattr(self.client, name)
-        if not name.startswith(("log_", "set_", "create_")):
+        if not name.startswith(("log_", "set_", "create_", "update_", "delete_")):
             return method
 
         def call(*arguments, **options):
@@ -170,6 +171,114 @@ def test_how_runs_end(store_uri, tmp_path):
     assert [entry.delivered for entry in sync(tmp_path, tracking_uri=store_uri)] == [0, 0, 0]
 
 
+def resumed(run_dir):
+    """Writes, part by part, the journal of a run of 40 steps that was stopped twice; the second time outright."""
+    writer = JournalWriter(run_dir)
+    start = {"run_id": "of/resumes", "seed": 0, "recurrences": 2.0, "budget": 1e9, "device": "x"}
+    writer.start(study="tiny", config={"seed": 0}, config_hash="hash", versions={}, row=start)
+    for step, loss in ((10, 5.0), (20, 4.0), (30, math.nan), (40, 3.0)):
+        writer.metrics(step, {"train/loss": loss, "train/learning_rate": 0.1})
+    writer.end(state="killed", row={"tokens": 40}, error="stopped by SystemExit")
+    yield
+    writer.resume(step=20, versions={}, row={"device": "x"})
+    writer.metrics(30, {"train/loss": math.nan, "train/learning_rate": 0.1})
+    writer.metrics(40, {"train/loss": 3.5, "train/learning_rate": 0.1})
+    yield
+    writer.resume(step=10, versions={}, row={"device": "x"})
+    writer.metrics(20, {"train/loss": 4.0, "train/learning_rate": 0.1})
+    writer.metrics(30, {"train/loss": 2.5, "train/learning_rate": 0.1})
+    writer.end(state="finished", row={"tokens": 30, "loss": 2.5})
+    writer.close()
+    yield
+
+
+def resumed_histories(journal):
+    """What MLflow must have of it: every point once, and again where it came out differently."""
+    at = [int(record["time"] * 1000) for record in journal.records]
+    rates = [(step, at[position], "0.1") for step, position in ((10, 1), (20, 2), (30, 3), (40, 4))]
+    losses = [(10, at[1], "5.0"), (20, at[2], "4.0"), (30, at[3], "nan"), (40, at[4], "3.0"), (40, at[8], "3.5")]
+    return {
+        "train/learning_rate": rates,
+        "train/loss": sorted([*losses, (30, at[11], "2.5")]),
+        "tokens": sorted([(40, at[5], "40.0"), (40, at[12], "30.0")]),
+        "loss": [(40, at[12], "2.5")],
+    }
+
+
+def curve_of(run):
+    return (Path(run.info.artifact_uri.removeprefix("file://")) / "curve.csv").read_text().splitlines()
+
+
+@pytest.mark.parametrize("by", ["anyone", "its follower", "sync at the end"])
+def test_a_resumed_run_goes_on_as_the_same_run(store_uri, tmp_path, by):
+    client = tracking.connect(store_uri)
+    path = tmp_path / "run" / FILE_NAME
+    follower = None
+    seen = []
+    for _ in resumed(tmp_path / "run"):
+        if by != "sync at the end":
+            if follower is None or by == "anyone":
+                follower = Delivery(client, path, store_uri)
+            follower.push()
+            (run,) = runs_in(store_uri)
+            tags = run.data.tags
+            seen.append(
+                (run.info.status, tags[schema.TAG_STATE], tags.get(schema.TAG_RESUMES), "bayeslaw.error" in tags)
+            )
+    if by != "sync at the end":
+        assert seen == [
+            ("KILLED", "killed", None, True),
+            ("RUNNING", "running", "1", False),
+            ("FINISHED", "finished", "2", False),
+        ]
+    (result,) = sync(tmp_path / "run", tracking_uri=store_uri)
+    journal = read_journal(path)
+    assert result.delivered == (len(journal.records) if by == "sync at the end" else 0)
+    (run,) = runs_in(store_uri)
+    assert run.info.status == "FINISHED"
+    assert run.info.end_time == int(journal.end["time"] * 1000)
+    assert run.data.tags[schema.TAG_RESUMES] == "2"
+    assert histories(store_uri, run) == resumed_histories(journal)
+    assert run.data.metrics["tokens"] == 30  # the later end, though it came at an earlier step
+    losses = [line.split(",")[1::2] for line in curve_of(run) if "train/loss" in line]
+    assert losses == [["10", "5.0"], ["20", "4.0"], ["30", "2.5"]]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_resumed_run_cut_anywhere_and_taken_up_again(store_uri, tmp_path, monkeypatch, before):
+    monkeypatch.setattr(delivery, "BATCH_POINTS", 3)
+    client = tracking.connect(store_uri)
+    path = tmp_path / "run" / FILE_NAME
+    breaks = 0
+    for _ in resumed(tmp_path / "run"):
+        for number in range(1, 40):
+            try:
+                Delivery(Breaking(client, number, before), path, store_uri).push()
+            except ConnectionError:
+                breaks += 1
+            else:
+                break
+    assert breaks >= 9
+    (run,) = runs_in(store_uri)
+    journal = read_journal(path)
+    assert histories(store_uri, run) == resumed_histories(journal)
+    assert (run.info.status, run.data.tags[schema.TAG_STATE]) == ("FINISHED", "finished")
+    assert run.data.tags[schema.TAG_DELIVERED] == str(len(journal.records))
+    assert "bayeslaw.error" not in run.data.tags
+
+
+def test_a_copy_left_behind_sets_nothing_back(store_uri, tmp_path):
+    parts = resumed(tmp_path / "run")
+    next(parts)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    list(parts)
+    sync(tmp_path / "run", tracking_uri=store_uri)
+    (result,) = sync(tmp_path / "copy", tracking_uri=store_uri)
+    assert result.delivered == 0
+    (run,) = runs_in(store_uri)
+    assert (run.info.status, run.data.tags[schema.TAG_DELIVERED]) == ("FINISHED", "13")
+
+
 def test_a_second_attempt_is_a_second_run(finished, store_uri):
     """The first, of which MLflow knew only the beginning, is closed as killed and keeps its points."""
     whole = journal_of(finished)
@@ -191,17 +300,17 @@ def test_a_second_attempt_is_a_second_run(finished, store_uri):
 def test_followed_while_it_goes_on(fields, store_uri, tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.0)
     seen = []
-    step = loop._Run.step
+    step = Learner.step
 
-    def look(self, tokens):
-        if self.steps_done == 25:
+    def look(self, number, batch, **flags):
+        if number == 25:
             (run,) = runs_in(store_uri)
             seen.append((run.info.status, run.data.tags[schema.TAG_STATE], run.data.tags[schema.TAG_DELIVERED]))
             assert max(p[0] for p in histories(store_uri, run)[schema.METRIC_TRAIN_LOSS]) == 24
-        return step(self, tokens)
+        return step(self, number, batch, **flags)
 
-    monkeypatch.setattr(loop._Run, "step", look)
-    loop.train(TrainConfig(**fields), tmp_path, study="tiny", tracking=Tracking(store_uri), quiet=True)
+    monkeypatch.setattr(Learner, "step", look)
+    loop.train(TrainConfig.of(**fields), tmp_path, study="tiny", tracking=Tracking(store_uri), quiet=True)
     assert seen == [("RUNNING", "running", "5")]  # start, steps 1, 12, 24, validation
     (run,) = runs_in(store_uri)
     assert run.info.status == "FINISHED"
@@ -214,7 +323,7 @@ def test_a_dead_store_ends_no_run(fields, tmp_path, monkeypatch, capsys, store_u
         uri = f"http://user:secret@127.0.0.1:{probe.getsockname()[1]}"
     monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(tracking, "RETRY_SECONDS", 0.0)
-    result = loop.train(TrainConfig(**fields), tmp_path, study="tiny", tracking=Tracking(uri), quiet=True)
+    result = loop.train(TrainConfig.of(**fields), tmp_path, study="tiny", tracking=Tracking(uri), quiet=True)
     assert result.state == "finished"
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -1,0 +1,188 @@
+"""What learns: the model, its optimisers and one optimiser step, on this process's device and share of the batch."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bayeslaw.errors import UsageError
+from models.looped import LoopedTransformer
+from trainer.checkpoint import require_same
+from trainer.config import TrainConfig
+from trainer.distributed import World
+from trainer.execution import Execution
+from trainer.memory import sequences_at_once
+from trainer.optim import Optimizers, schedule
+
+ALL_THREADS = torch.get_num_threads()
+THREAD_WORK = 2**17
+"""Activations (batch tokens x MLP width) from which more than one thread pays; below, they only wait for each other."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of one optimiser step, the same in every process.
+
+    Parameters
+    ----------
+    loss : float
+        Before the step, nats per token, over the whole batch.
+    gradient_norm : float
+        Euclidean norm of all gradients.
+    skipped : bool
+        Loss or gradients were not finite in some process: no process moved anything.
+    stop, save : bool
+        Whether a process asked to stop, or to save a checkpoint, after this step.
+    """
+
+    loss: float
+    gradient_norm: float
+    skipped: bool
+    stop: bool
+    save: bool
+
+
+class _Loss(nn.Module):
+    """Mean loss of next tokens: what is compiled and shared out over processes as one."""
+
+    def __init__(self, model: LoopedTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        logits_BTV = self.model(tokens_BS[:, :-1])
+        return F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BS[:, 1:].flatten())
+
+
+class Learner:
+    """Model and optimisers of a run.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    execution : Execution
+    world : World
+
+    Raises
+    ------
+    UsageError
+        The batch cannot be shared out over processes and passes.
+    """
+
+    def __init__(self, config: TrainConfig, execution: Execution, world: World) -> None:
+        self._world = world
+        self._steps = config.steps
+        self.sequences, self.at_once = shares(config, execution, world)
+        on_gpu = world.device.type == "cuda"
+        if on_gpu:  # the injection's and the head's float32 products; CPUs have no such shortcut
+            torch.set_float32_matmul_precision("high")
+        else:
+            work = config.optimizer.batch_tokens * 4 * config.model.d_model
+            torch.set_num_threads(ALL_THREADS if work >= THREAD_WORK else 1)
+        self._bfloat16 = execution.precision == "bfloat16" or (execution.precision == "auto" and on_gpu)
+        self.model = LoopedTransformer(
+            config.architecture,
+            head_size=config.model.head_size,
+            seed=config.seed,
+            activation_checkpointing=execution.activation_checkpointing,
+        ).to(world.device)
+        self.optimizers = Optimizers(self.model, config.rates, world)
+        loss: nn.Module = _Loss(self.model)
+        if execution.compile == "on" or (execution.compile == "auto" and on_gpu):
+            torch._dynamo.reset()  # graphs of an earlier run in this process count towards the limit of eight
+            loss.compile(fullgraph=True, dynamic=False)
+        self._loss = DistributedDataParallel(loss, gradient_as_bucket_view=True) if world.size > 1 else loss
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """The precision of matmuls."""
+        return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bfloat16)
+
+    def step(self, number: int, batch_BS: Tensor, *, stop: bool = False, save: bool = False) -> Step:
+        """Do optimiser step ``number``, unless loss or gradients of any process are not finite.
+
+        Parameters
+        ----------
+        number : int
+            From 0.
+        batch_BS : tensor of int64, [B, T + 1]
+            The whole batch; this process takes its share.
+        stop, save : bool
+            Whether this process asks to stop, or to save a checkpoint, after the step.
+        """
+        rank = self._world.rank
+        own = batch_BS[rank * self.sequences : (rank + 1) * self.sequences].to(self._world.device, non_blocking=True)
+        passes = torch.split(own, self.at_once)
+        loss = torch.zeros((), device=self._world.device)
+        for place, part in enumerate(passes, start=1):
+            alone: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if place < len(passes) and isinstance(self._loss, DistributedDataParallel):
+                alone = self._loss.no_sync()  # gradients are shared out once a step
+            with alone:
+                # One graph for the one shape of a run: a second one would be a fault, and slow in silence.
+                with self.autocast(), torch._dynamo.config.patch(error_on_recompile=True):
+                    part_loss = self._loss(part) / len(passes)
+                torch.autograd.backward(part_loss)
+            loss += part_loss.detach()
+        norm = torch.nn.utils.get_total_norm(
+            [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None], foreach=True
+        )
+        facts = torch.stack([loss, norm, loss.new_tensor(stop), loss.new_tensor(save)])
+        mean, mean_norm, stops, saves = (self._world.total(facts) / self._world.size).tolist()
+        skipped = not (math.isfinite(mean) and math.isfinite(mean_norm))  # a NaN anywhere is one in every sum
+        if not skipped:
+            self.optimizers.step(schedule(number, self._steps))
+        self.model.zero_grad(set_to_none=True)
+        return Step(mean, mean_norm, skipped, stops > 0, saves > 0)
+
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors of a checkpoint in rank 0; the other processes must call it too."""
+        return {"model": dict(self.model.named_parameters()), "optimizer": self.optimizers.tensors()}
+
+    @torch.no_grad()
+    def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what `parts` gave.
+
+        Raises
+        ------
+        CheckpointError
+            The tensors are those of another architecture.
+        """
+        parameters = dict(self.model.named_parameters())
+        require_same(parts["model"], parameters)
+        for name, parameter in parameters.items():
+            parameter.copy_(parts["model"][name])
+        self.optimizers.load(parts["optimizer"])
+
+
+def shares(config: TrainConfig, execution: Execution, world: World) -> tuple[int, int]:
+    """Sequences of a step in each process, and of one pass.
+
+    Raises
+    ------
+    UsageError
+        The sequences of the batch are no multiple of the processes, or a process's are none of a pass's.
+    """
+    batch = config.optimizer.batch_tokens // config.model.seq_len
+    if batch % world.size:
+        raise UsageError(
+            f"a batch of {batch} sequences in {world.size} processes",
+            allowed="as many sequences in each: batch_tokens a multiple of seq_len x processes",
+            do=f"start {max(n for n in range(1, world.size) if batch % n == 0)} processes, or change batch_tokens",
+        )
+    sequences = batch // world.size
+    at_once = execution.micro_batch or sequences_at_once(config, sequences, on_gpu=world.device.type == "cuda")
+    if sequences % at_once:
+        divisors = [n for n in range(1, sequences + 1) if sequences % n == 0]
+        raise UsageError(
+            f"micro_batch = {at_once} with {sequences} sequences a process",
+            allowed=", ".join(map(str, divisors)),
+            do=f"the nearest is {min(divisors, key=lambda n: abs(n - at_once))}",
+        )
+    return sequences, at_once

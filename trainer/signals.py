@@ -1,0 +1,44 @@
+"""SIGTERM and Ctrl-C while a run goes on: the step in hand is finished and saved first."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+EXIT_SIGTERM = 128 + signal.SIGTERM
+
+
+class Signals:
+    """Takes the first SIGTERM or SIGINT as a request to stop after the step in hand; a second one stops at once.
+
+    Only in the main thread: elsewhere Python takes no signals, and nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.requested: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._before[number] = signal.signal(number, self._take)
+            except ValueError:
+                break
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            raise stopped(number)
+        self.requested = number
+
+
+def stopped(number: int | None) -> BaseException:
+    """The exception that ends a process as the signal asks: KeyboardInterrupt, or SystemExit for SIGTERM."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(EXIT_SIGTERM)
