@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayeslaw.errors import UsageError
+
 NORM_EPS = 1e-6
 ROPE_BASE = 10_000.0
 MLP_RATIO = 4
@@ -93,7 +95,8 @@ class Rotary(nn.Module):
 class Cache:
     """Keys and values of the tokens seen so far, one pair for each pass through a layer, for decoding token by token.
 
-    The passes come in the same order in every forward pass; `advance` ends one.
+    The passes come in the same order in every forward pass, all with the recurrences of the first one; `advance` ends
+    one.
 
     Parameters
     ----------
@@ -106,6 +109,7 @@ class Cache:
         self.length = 0
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._passes = 0
+        self._passes_each = 0
 
     def extend(self, k_BHTk: Tensor, v_BHTk: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of this pass with the new ones appended, [B, H, length + T, k] each."""
@@ -120,7 +124,19 @@ class Cache:
         return keys[:, :, :end], values[:, :, :end]
 
     def advance(self, tokens: int) -> None:
-        """End a forward pass over ``tokens`` tokens."""
+        """End a forward pass over ``tokens`` tokens.
+
+        Raises
+        ------
+        UsageError
+            The forward pass had other recurrences than the first one: a layer would read the keys of another.
+        """
+        if self.length and self._passes != self._passes_each:
+            raise UsageError(
+                f"{self._passes} passes through layers with a cache filled by {self._passes_each}",
+                allowed="the same recurrences for all tokens of a cache",
+            )
+        self._passes_each = self._passes
         self.length += tokens
         self._passes = 0
 

@@ -115,9 +115,11 @@ class LoopedTransformer(nn.Module):
         Raises
         ------
         UsageError
-            The network has no parameters for so many recurrences.
+            The network has no parameters for so many recurrences, or the tokens exceed the context, those in the cache
+            included.
         """
         runs = self.architecture.recurrences if recurrences is None else self._checked(recurrences)
+        self._check_length(tokens_BT.shape[1], cache)
         e_BTd = self.embedding_norm(F.embedding(tokens_BT, self.embedding))
         e_BTd = self._through(self.prelude, e_BTd, cache)
 
@@ -127,8 +129,9 @@ class LoopedTransformer(nn.Module):
         for t in range(runs):
             # Truncated backpropagation: the state that leaves the first recurrences carries no gradient.
             with torch.set_grad_enabled(torch.is_grad_enabled() and t >= detached):
-                if self.activation_checkpointing and torch.is_grad_enabled():
-                    h = checkpoint(self._recur, e_BTd, h, t, use_reentrant=False)
+                if self.activation_checkpointing and torch.is_grad_enabled() and cache is None:
+                    # Nothing in a recurrence is random: no need to keep the generators' states.
+                    h = checkpoint(self._recur, e_BTd, h, t, use_reentrant=False, preserve_rng_state=False)
                 else:
                     h = self._recur(e_BTd, h, t, cache)
 
@@ -160,6 +163,17 @@ class LoopedTransformer(nn.Module):
                 allowed=(f"1 to {trained}" if own or trained == 1 else "1 or more") + why,
             )
         return recurrences
+
+    def _check_length(self, tokens: int, cache: Cache | None) -> None:
+        """Refuse tokens beyond the context or what is left of a cache."""
+        seq_len, before = self.architecture.seq_len, 0
+        if cache is not None:
+            seq_len, before = min(seq_len, cache.seq_len), cache.length
+        if before + tokens > seq_len:
+            raise UsageError(
+                f"{tokens} tokens" + (f" after {before} in the cache" if before else ""),
+                allowed=f"{seq_len} tokens in all",
+            )
 
     def parameters_by_part(self) -> Iterator[tuple[str, str, nn.Parameter]]:
         """Every parameter once, as (part, name, parameter); the part is one of `PARTS`.

@@ -102,7 +102,9 @@ class Learner:
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """The precision of matmuls."""
-        return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bfloat16)
+        # Before torch 2.12 a weight cast in a detached recurrence, without gradient, was taken for the kept ones too.
+        kept = self.model.architecture.backprop_recurrences == self.model.architecture.recurrences
+        return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bfloat16, cache_enabled=kept)
 
     def step(self, number: int, batch_BS: Tensor, *, stop: bool = False, save: bool = False) -> Step:
         """Do optimiser step ``number``, unless loss or gradients of any process are not finite.
