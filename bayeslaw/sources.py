@@ -229,7 +229,7 @@ def read_journals(folder: Path) -> RawRuns:
         try:
             journal = read_journal(path)
             row = {**journal.row, "run_id": journal.run_id}
-            age = float((journal.end or journal.start)["time"])
+            age = float(next(r["time"] for r in reversed(journal.records) if r["event"] != "metrics"))
         except (JournalError, KeyError, TypeError, ValueError, AttributeError) as error:
             reason = error.what if isinstance(error, JournalError) else f"damaged journal ({error!r})"
             unreadable.append((place, reason))

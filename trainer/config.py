@@ -66,6 +66,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_text(self, "recipe")
         require_whole(self, seed=0, validate_every=0, only=("seed", "log_every", "validate_every"))
+        if self.seed >= 2**63:
+            raise UsageError(f"seed = {self.seed}", allowed="a whole number below 2^63")
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.recipe):
             raise UsageError(f"recipe {self.recipe!r}", allowed="letters, digits, _ - .")
         batch_tokens, seq_len = self.optimizer.batch_tokens, self.model.seq_len

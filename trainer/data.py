@@ -20,6 +20,10 @@ from numpy.typing import NDArray
 from bayeslaw.errors import UsageError
 
 STDLIB = "stdlib"
+FINEWEB_EDU = "KristianS7/prepacked-fineweb-edu-llama2-32K-T2048"
+HUB_CORPORA = (FINEWEB_EDU,)
+"""Packed data sets of the Hugging Face hub: runs on them can be planned, but the data are not on this machine."""
+
 HELD_OUT_OF = 20
 """One file in so many (by the hash of its relative path), or that part of a single file's end, is held out."""
 
@@ -63,7 +67,7 @@ def load_corpus(spec: str) -> Corpus:
     Raises
     ------
     UsageError
-        There is no such corpus, it is empty, or a file of it is no text.
+        There is no such corpus, it is empty, not on this machine, or a file of it is no text.
     """
     return _load(spec, str(Path(spec).resolve()))
 
@@ -74,6 +78,12 @@ def _load(spec: str, _place: str) -> Corpus:
     if spec == STDLIB:
         return _split_by_file(spec, Path(sysconfig.get_path("stdlib")), _stdlib_sources())
     path = Path(spec)
+    if spec in HUB_CORPORA:
+        raise UsageError(
+            f"corpus {spec!r}: the packed data set is not on this machine",
+            allowed=f"{STDLIB}, or the path of a text file or of a folder of text files",
+            do="name another --corpus",
+        )
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
         return _split_by_file(spec, path, files)

@@ -56,5 +56,7 @@ class Execution:
             if value not in allowed:
                 raise UsageError(f"{name} = {value!r}", allowed=", ".join(allowed), do=nearest(value, allowed))
         require_whole(self, only=("micro_batch", "checkpoint_every", "keep"), checkpoint_every=0)
+        if not isinstance(self.activation_checkpointing, bool):
+            raise UsageError(f"activation_checkpointing = {self.activation_checkpointing!r}", allowed="true or false")
         if not is_positive(self.checkpoint_minutes):
             raise UsageError(f"checkpoint_minutes = {self.checkpoint_minutes}", allowed="a number above 0")

@@ -79,11 +79,11 @@ RULES = {
         embedding=0.06,
         head=0.03,
         gain=0.012,
-        lane=0.02,
-        batch_tokens=512,
+        lane=0.01,
+        batch_tokens=1024,
         d_model=64,
-        tokens=1e6,
-        tokens_looped=1e6,
+        tokens=2**18,
+        tokens_looped=2**18,
     ),
 }
 """``paper``: the recipe's own. ``desk``: measured on byte-level models of width 64 (benchmarks/rates.py), moved by the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ from bayeslaw.errors import JournalError, UsageError
 from bayeslaw.journal import FILE_NAME
 from bayeslaw.plan import Plan, PlannedRun, require_study
 from trainer.config import BudgetError, TrainConfig
+from trainer.execution import Execution
+from trainer.layering import TARGETS, layered
 from trainer.loop import train, with_digest
+from trainer.presets import Preset, preset
 from trainer.rundir import BusyError, reason, run_directory, settled
 from trainer.tracking import Tracking
 
@@ -28,17 +31,16 @@ def plan_grid(
     budgets: Sequence[float],
     widths: Sequence[int],
     recurrences: Sequence[int],
-    prelude_layers: int,
-    unrolled_layers: int,
-    coda_layers: int,
-    seq_len: int,
-    batch_tokens: int,
+    unrolled_layers: int = 4,
+    recipes: Sequence[str] = ("baseline",),
     seeds: Sequence[int] = (0,),
     min_steps: int = MIN_STEPS,
     left_out: Callable[[str], None] | None = None,
     **fields: Any,
 ) -> Plan:
-    """An iso-FLOP grid at one effective depth: every budget x width x r x seed, cheapest budget first.
+    """An iso-FLOP grid at one effective depth: every recipe x r x budget x width x seed, cheapest budget first.
+
+    For r = 1 all recipes are the same plain transformer: it is planned for the first of them only.
 
     Parameters
     ----------
@@ -50,10 +52,10 @@ def plan_grid(
         d_model.
     recurrences : sequence of int
         r; each divides ``unrolled_layers``, and the shared block has ``unrolled_layers / r`` layers.
-    prelude_layers, unrolled_layers, coda_layers : int
-        Layers before the recurrent part, of it when unrolled, and after it.
-    seq_len, batch_tokens : int
-        Context, and tokens of an optimiser step.
+    unrolled_layers : int
+        Layers of the recurrent part when unrolled.
+    recipes : sequence of str
+        Those of `trainer.presets.RECIPES` set their fields; any other name is a label.
     seeds : sequence of int
         More than one plans replicates.
     min_steps : int
@@ -68,61 +70,109 @@ def plan_grid(
     UsageError
         A value that cannot be trained, an empty axis, no cell of ``min_steps``, or a study without a name.
     """
-    require_study(study)
-    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "seeds": seeds}
+    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "recipes": recipes}
     for name, values in axes.items():
-        if not values or len(set(values)) < len(values):
-            raise UsageError(f"{name} = {list(values)}", allowed="one or more values, each once")
+        _require_each_once(name, values)
+    cells = tuple(
+        {"recipe": recipe, "recurrences": r, "d_model": width, "budget": budget}
+        for recipe in recipes
+        for r in recurrences
+        for budget in budgets
+        for width in widths
+        if r != 1 or recipe == recipes[0]
+    )
+    family = Preset("grid", "a grid", unrolled_layers, {}, cells)
+    return _plan(family, cells, study, seeds, min_steps, left_out, fields)
+
+
+def plan_preset(
+    name: str,
+    *,
+    study: str,
+    budgets: Sequence[float] | None = None,
+    widths: Sequence[int] | None = None,
+    recurrences: Sequence[int] | None = None,
+    recipes: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0,),
+    min_steps: int = MIN_STEPS,
+    left_out: Callable[[str], None] | None = None,
+    **changes: Any,
+) -> Plan:
+    """The grid of a preset or a part of it, cheapest budget first.
+
+    Parameters
+    ----------
+    name : str
+        One of `trainer.presets.PRESETS`.
+    study, seeds, min_steps, left_out
+        As for `plan_grid`.
+    budgets, widths, recurrences, recipes : sequence, optional
+        The part of the grid to plan; all of it by default.
+    **changes
+        Fields of `trainer.config.TrainConfig` that take the place of the preset's.
+
+    Raises
+    ------
+    UsageError
+        An unknown preset, a part that it does not have, a value that cannot be trained, or a study without a name.
+    """
+    family = preset(name)
+    cells = family.cells
+    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "recipes": recipes}
+    for (axis, chosen), field in zip(axes.items(), ("budget", "d_model", "recurrences", "recipe"), strict=True):
+        if chosen is None:
+            continue
+        _require_each_once(axis, chosen)
+        there = dict.fromkeys(cell[field] for cell in family.cells if field in cell)
+        for value in chosen:
+            if value not in there:
+                allowed = ", ".join(map(str, there)) or f"no {axis}: the preset has a target of its own"
+                raise UsageError(f"{axis}: {value} in the preset {name}", allowed=allowed)
+        cells = tuple(cell for cell in cells if cell[field] in chosen)
+    if not cells:
+        raise UsageError(f"no run of the preset {name} is in all the parts chosen", do="choose fewer parts, or others")
+    return _plan(family, cells, study, seeds, min_steps, left_out, changes)
+
+
+def _require_each_once(name: str, values: Sequence[Any]) -> None:
+    if not values or len(set(values)) < len(values):
+        raise UsageError(f"{name} = {list(values)}", allowed="one or more values, each once")
+
+
+def _plan(
+    family: Preset,
+    cells: Iterable[Mapping[str, Any]],
+    study: str,
+    seeds: Sequence[int],
+    min_steps: int,
+    left_out: Callable[[str], None] | None,
+    fields: Mapping[str, Any],
+) -> Plan:
+    """The plan of a family's cells with further fields for all of them."""
+    require_study(study)
+    _require_each_once("seeds", seeds)
+    for name in (*TARGETS, "seed"):
+        if name in fields:
+            raise UsageError(f"{name} in a grid", allowed="budgets and seeds: the tokens follow from the budgets")
     tell = left_out or (lambda text: print(text, file=sys.stderr))
     runs = []
-    for budget in sorted(budgets):
-        for r in recurrences:
-            shared_layers = _divide(unrolled_layers, r)
-            for width in widths:
-                for seed in seeds:
-                    try:
-                        config = _config(
-                            fields,
-                            d_model=width,
-                            recurrences=r,
-                            prelude_layers=prelude_layers,
-                            shared_layers=shared_layers,
-                            coda_layers=coda_layers,
-                            seq_len=seq_len,
-                            batch_tokens=batch_tokens,
-                            budget=budget,
-                            seed=seed,
-                        )
-                    except BudgetError as error:
-                        tell(f"left out: {error.what}")
-                        continue
-                    if config.steps < min_steps:
-                        tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
-                    else:
-                        runs.append(_planned(config))
+    for cell in sorted(cells, key=lambda cell: cell.get("budget", 0.0)):
+        for seed in seeds:
+            try:
+                config = layered(family, cell, fields, {"seed": seed})
+            except BudgetError as error:
+                tell(f"left out: {error.what}")
+                continue
+            if config.steps < min_steps:
+                tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
+            else:
+                runs.append(_planned(with_digest(config)))
     if not runs:
         raise UsageError(
             f"no cell of the grid has {min_steps} optimiser steps",
             allowed="larger budgets, smaller widths or a smaller batch",
         )
     return Plan(study, tuple(runs))
-
-
-def _divide(unrolled_layers: int, r: int) -> int:
-    if r < 1 or unrolled_layers % r:
-        divisors = [n for n in range(1, unrolled_layers + 1) if unrolled_layers % n == 0]
-        raise UsageError(
-            f"recurrences = {r} with {unrolled_layers} unrolled layers",
-            allowed=", ".join(map(str, divisors)) + " (divisors of the unrolled layers)",
-            do=f"the nearest is {min(divisors, key=lambda n: abs(n - r))}" if divisors else None,
-        )
-    return unrolled_layers // r
-
-
-def _config(fields: dict[str, Any], **cell: Any) -> TrainConfig:
-    if "tokens" in fields:
-        raise UsageError("tokens in an iso-FLOP grid", allowed="budgets only: the tokens follow from them")
-    return with_digest(TrainConfig.from_dict(cell | fields))
 
 
 def _planned(config: TrainConfig) -> PlannedRun:
@@ -175,6 +225,7 @@ def run_plan(
     tracking_uri: str | None = None,
     limit: int | None = None,
     quiet: bool = False,
+    execution: Execution | None = None,
 ) -> list[RunOutcome]:
     """Train the runs of a plan one after another into ``out/runs/``.
 
@@ -193,6 +244,8 @@ def run_plan(
         Train at most so many runs now.
     quiet : bool
         Show no progress on stderr.
+    execution : Execution, optional
+        How the runs are carried out.
 
     Returns
     -------
@@ -212,7 +265,7 @@ def run_plan(
     for number, planned in enumerate(plan.runs, start=1):
         if limit is not None and sum(outcome.trained for outcome in outcomes) >= limit:
             break
-        outcome = _run(planned, plan.study, out, tracking, quiet)
+        outcome = _run(planned, plan.study, out, tracking, quiet, execution or Execution())
         outcomes.append(outcome)
         if not quiet:
             print(f"[{number}/{len(plan.runs)}] {outcome}", file=sys.stderr, flush=True)
@@ -224,7 +277,9 @@ def run_plan(
     return outcomes
 
 
-def _run(planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, quiet: bool) -> RunOutcome:
+def _run(
+    planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, quiet: bool, execution: Execution
+) -> RunOutcome:
     run_id = str(planned.row["run_id"])
     run_dir = run_directory(out, run_id)
     begun = time.monotonic()
@@ -232,7 +287,7 @@ def _run(planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, 
         return RunOutcome(run_id, there.state, there.row, run_dir, trained=False, seconds=0.0)
     try:
         config = TrainConfig.from_dict(planned.config)
-        result = train(config, out, study=study, tracking=tracking, quiet=quiet)
+        result = train(config, out, study=study, tracking=tracking, quiet=quiet, execution=execution)
     except JournalError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ VERBS = {
     "demo": "Train, track, fit, allocate and report, end to end, on this machine.",
     "train": "Train one looped language model.",
     "sweep": "Plan and run an iso-FLOP grid of runs.",
+    "generate": "Let a trained model go on with a text.",
     "runs": "List the runs of a source, or deliver journals to MLflow.",
     "fit": "Sample the posterior of the law from the runs of a source.",
     "allocate": "Recommend width, tokens and recurrences for a training budget.",

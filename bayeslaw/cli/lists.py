@@ -1,4 +1,4 @@
-"""Flags that take several numbers: 1,2,4 or 1 2 4."""
+"""Flags that take several values: 1,2,4 or 1 2 4."""
 
 from __future__ import annotations
 
@@ -24,8 +24,15 @@ def _floats(_: Any, tokens: Sequence[Token]) -> list[float]:
     return [value for token in tokens for value in _split(float, token.value)]
 
 
+def _texts(_: Any, tokens: Sequence[Token]) -> list[str]:
+    return [value for token in tokens for value in token.value.split(",")]
+
+
 Integers = Parameter(consume_multiple=True, negative="", converter=_integers)
 """Annotation of a flag that takes whole numbers."""
 
 Floats = Parameter(consume_multiple=True, negative="", converter=_floats)
 """Annotation of a flag that takes numbers."""
+
+Texts = Parameter(consume_multiple=True, negative="", converter=_texts)
+"""Annotation of a flag that takes names."""

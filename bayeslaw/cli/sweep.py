@@ -5,99 +5,93 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from bayeslaw.cli.lists import Floats, Integers
+from bayeslaw.cli import flags
+from bayeslaw.cli.lists import Floats, Integers, Texts
 from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
-from bayeslaw.errors import EXIT_FAILURE, EXIT_OK
+from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from bayeslaw.plan import Plan, read_plan, write_plan
 from bayeslaw.store import resolve_uri
 
 app = App(name="sweep", help="Plan and run an iso-FLOP grid of runs.")
 
-Json = Annotated[bool, Parameter(name="--json", negative="")]
-
 
 @app.command(name="plan")
 def plan(
     *,
-    budgets: Annotated[list[float], Floats],
-    widths: Annotated[list[int], Integers],
-    recurrences: Annotated[list[int], Integers],
-    prelude_layers: int = 1,
-    unrolled_layers: int = 4,
-    coda_layers: int = 1,
-    head_size: int = 16,
-    seq_len: int = 64,
-    batch_tokens: int = 512,
-    seeds: Annotated[list[int], Integers] = [0],  # noqa: B006 (cyclopts shows the default; nothing changes it)
-    corpus: str = "stdlib",
-    validation_tokens: int = 65_536,
-    recipe: str = "baseline",
-    study: str = "bayeslaw",
+    preset: str | None = None,
+    budgets: Annotated[list[float] | None, Floats] = None,
+    widths: Annotated[list[int] | None, Integers] = None,
+    recurrences: Annotated[list[int] | None, Integers] = None,
+    recipes: Annotated[list[str] | None, Texts] = None,
+    seeds: Annotated[list[int] | None, Integers] = None,
+    unrolled_layers: int | None = None,
     min_steps: int | None = None,
+    model: flags.Model = None,
+    optimizer: flags.Optimizer = None,
+    data: flags.Data = None,
+    study: str | None = None,
     out: Path | None = None,
-    as_json: Json = False,
+    as_json: flags.Json = False,
 ) -> int:
-    """Plan an iso-FLOP grid: every budget x width x recurrences x seed at one effective depth.
+    """Plan an iso-FLOP grid: every recipe x recurrences x budget x width x seed at one effective depth.
+
+    With a preset the grid is the preset's, of which --recipes, --recurrences, --budgets and --widths select a part.
 
     Parameters
     ----------
+    preset
+        paper, paper-47b or desk. Without one --budgets, --widths and --recurrences are the grid.
     budgets
         Training FLOPs of a run, one or more.
     widths
         d_model, one or more, each a multiple of the head size.
     recurrences
         How often the shared block runs, one or more divisors of --unrolled-layers.
-    prelude_layers
-        Layers before the recurrent part.
-    unrolled_layers
-        Layers of the recurrent part, recurrences x shared layers.
-    coda_layers
-        Layers after the recurrent part.
-    head_size
-        Size of an attention head.
-    seq_len
-        Context in tokens.
-    batch_tokens
-        Tokens of an optimiser step.
+    recipes
+        One or more of baseline (the default), truncated_bptt, hyperconnections, additive, passthrough; any other name
+        is only a label. For r = 1, the same network for all, the first one's runs serve.
     seeds
-        One or more; more than one plans replicates.
-    corpus
-        stdlib, or the path of a text file or a folder of them; a token is a byte.
-    validation_tokens
-        Held-out tokens of the validation loss.
-    recipe
-        Name of the recipe in the run table.
-    study
-        MLflow experiment.
+        One or more, 0 by default; more than one plans replicates.
+    unrolled_layers
+        Layers of the recurrent part, recurrences x shared layers, 4 by default.
     min_steps
         Leave out cells of fewer optimiser steps, 20 by default.
+    study
+        MLflow experiment, by default the preset or bayeslaw.
     out
         Write the plan to this file.
     as_json
         Print the plan as one JSON object.
     """
-    keep_input(out, corpus)
+    fields = flags.given(model, optimizer, data)
+    keep_input(out, *([fields["corpus"]] if "corpus" in fields else []))
     trainer_sweep = own("trainer.sweep")
-    planned: Plan = trainer_sweep.plan_grid(
-        study=study,
+    grid = flags.given(
         budgets=budgets,
         widths=widths,
         recurrences=recurrences,
-        prelude_layers=prelude_layers,
-        unrolled_layers=unrolled_layers,
-        coda_layers=coda_layers,
-        seq_len=seq_len,
-        batch_tokens=batch_tokens,
+        recipes=recipes,
         seeds=seeds,
-        min_steps=trainer_sweep.MIN_STEPS if min_steps is None else min_steps,
-        left_out=note,
-        head_size=head_size,
-        corpus=corpus,
-        validation_tokens=validation_tokens,
-        recipe=recipe,
+        unrolled_layers=unrolled_layers,
+        min_steps=min_steps,
     )
+    for doubt in filter(None, map(own("trainer.presets").mistyped, recipes or [])):
+        note(f"warning: {doubt}")
+    study = study if study is not None else preset or "bayeslaw"
+    planned: Plan
+    if preset is None:
+        missing = [f"--{name}" for name in ("budgets", "widths", "recurrences") if name not in grid]
+        if missing:
+            raise UsageError(
+                f"no {', '.join(missing)}", allowed="--budgets, --widths and --recurrences, or the grid of a --preset"
+            )
+        planned = trainer_sweep.plan_grid(study=study, left_out=note, **grid, **fields)
+    elif unrolled_layers is not None:
+        raise UsageError(f"--unrolled-layers with --preset {preset}", allowed="the preset's own depth")
+    else:
+        planned = trainer_sweep.plan_preset(preset, study=study, left_out=note, **grid, **fields)
     if out is not None:
         write_plan(planned, out)
         note(f"plan of {len(planned.runs)} runs written to {out}")
@@ -131,7 +125,8 @@ def run(
     out: Path,
     tracking_uri: str | None = None,
     limit: int | None = None,
-    as_json: Json = False,
+    execution: flags.Execution = None,
+    as_json: flags.Json = False,
 ) -> int:
     """Train the runs of a plan one after another; those already finished in the output folder are skipped.
 
@@ -151,7 +146,10 @@ def run(
     """
     planned = read_plan(plan)
     trainer_sweep = own("trainer.sweep")
-    outcomes = trainer_sweep.run_plan(planned, out, tracking_uri=resolve_uri(tracking_uri), limit=limit)
+    carried_out = own("trainer.execution").Execution(**flags.given(execution))
+    outcomes = trainer_sweep.run_plan(
+        planned, out, tracking_uri=resolve_uri(tracking_uri), limit=limit, execution=carried_out
+    )
     busy = [outcome for outcome in outcomes if outcome.state == trainer_sweep.BUSY]
     bad = [outcome for outcome in outcomes if outcome.state not in ("finished", trainer_sweep.BUSY)]
     if as_json:

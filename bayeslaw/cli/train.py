@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from bayeslaw.architecture import WIDTH_UNIT
+from bayeslaw.cli import flags
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from bayeslaw.journal import FILE_NAME
+from bayeslaw.journal import FILE_NAME, read_journal
+from bayeslaw.schema import METRIC_MFU, METRIC_SKIPPED
 
 app = App(name="train", help="Train one looped language model.")
 
@@ -18,66 +23,40 @@ app = App(name="train", help="Train one looped language model.")
 @app.default
 def train(
     *,
-    d_model: int | None = None,
-    width_scale: float | None = None,
-    recurrences: int = 1,
-    prelude_layers: int = 1,
-    shared_layers: int = 4,
-    coda_layers: int = 1,
-    head_size: int = 16,
-    budget: float | None = None,
-    tokens: int | None = None,
-    seq_len: int = 64,
-    batch_tokens: int = 512,
-    corpus: str = "stdlib",
-    validation_tokens: int = 65_536,
-    validate_every: int = 0,
-    recipe: str = "baseline",
-    backprop_recurrences: int | None = None,
-    seed: int = 0,
+    preset: str | None = None,
+    config: Path | None = None,
+    continue_from: Path | None = None,
+    recipe: str | None = None,
+    seed: int | None = None,
+    target: flags.Target = None,
+    size: flags.Size = None,
+    model: flags.Model = None,
+    optimizer: flags.Optimizer = None,
+    data: flags.Data = None,
+    execution: flags.Execution = None,
     study: str = "bayeslaw",
     out: Path = Path("bayeslaw-out"),
     tracking_uri: str | None = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    as_json: flags.Json = False,
 ) -> int:
     """Train one looped language model and write its journal; deliver it to MLflow when a store is named.
 
+    What a run is comes from the preset, then the recipe, then the config file, then the flags; the later win. The same
+    command again goes on where it was stopped. Under torchrun the batch is shared by all processes.
+
     Parameters
     ----------
-    d_model
-        Width, a multiple of the head size. Give this or --width-scale.
-    width_scale
-        Width in units of 64.
-    recurrences
-        How often the shared block runs.
-    prelude_layers
-        Layers before the shared block.
-    shared_layers
-        Layers of the shared block.
-    coda_layers
-        Layers after the shared block.
-    head_size
-        Size of an attention head.
-    budget
-        Training FLOPs. Give this or --tokens.
-    tokens
-        Training tokens, a multiple of --batch-tokens.
-    seq_len
-        Context in tokens.
-    batch_tokens
-        Tokens of an optimiser step.
-    corpus
-        stdlib, or the path of a text file or a folder of them; a token is a byte.
-    validation_tokens
-        Held-out tokens of the validation loss.
-    validate_every
-        Steps between validations; 0 validates at the end only.
+    preset
+        paper, paper-47b or desk: the fields of a family of runs.
+    config
+        A TOML file with the sections model, optimizer, data, target and execution; recipe and seed above them.
+    continue_from
+        A run directory or a checkpoint whose training goes on, as a run of its own, to a new target.
     recipe
-        Name of the recipe in the run table.
-    backprop_recurrences
-        The last recurrences that gradients pass through; all by default.
+        baseline, truncated_bptt, hyperconnections, additive or passthrough; any other name is only a label. baseline
+        by default.
     seed
-        Seed of starting values and data order.
+        Seed of starting values and data order, 0 by default.
     study
         MLflow experiment.
     out
@@ -88,57 +67,79 @@ def train(
     as_json
         Print one JSON object.
     """
-    trainer_loop, config_module, tracking_module = map(own, ("trainer.loop", "trainer.config", "trainer.tracking"))
-    config = config_module.TrainConfig(
-        d_model=_width(d_model, width_scale),
-        recurrences=recurrences,
-        prelude_layers=prelude_layers,
-        shared_layers=shared_layers,
-        coda_layers=coda_layers,
-        head_size=head_size,
-        budget=budget,
-        tokens=tokens,
-        seq_len=seq_len,
-        batch_tokens=batch_tokens,
-        corpus=corpus,
-        validation_tokens=validation_tokens,
-        validate_every=validate_every,
-        recipe=recipe,
-        backprop_recurrences=backprop_recurrences,
-        seed=seed,
-    )
+    trainer_loop, tracking_module = own("trainer.loop"), own("trainer.tracking")
+    layering, presets = own("trainer.layering"), own("trainer.presets")
+    fields = flags.given(size, model, optimizer, data, recipe=recipe, seed=seed)
+    carried_out = flags.given(execution)
+    if continue_from is not None:
+        others = flags.given(preset=preset, config=config) | fields
+        run_config = _continued(continue_from, flags.given(target), others)
+    else:
+        family = presets.preset(preset) if preset is not None else None
+        from_file, file_execution = layering.read_toml(config) if config is not None else ({}, {})
+        carried_out = file_execution | carried_out
+        run_config = layering.layered(family, from_file, _with_width(fields) | flags.given(target))
+    first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes one speaks
+    if first and (doubt := presets.mistyped(run_config.recipe)):
+        note(f"warning: {doubt}")
     tracking = tracking_module.Tracking(tracking_uri)
-    result = trainer_loop.train(config, out, study=study, tracking=tracking)
-    if not result.trained:
-        note(f"trained before with this config; its journal is in {result.run_dir}")
-        tracking.deliver(result.run_dir / FILE_NAME)
-    _print(result.row, result.run_dir, as_json)
-    if result.state == "finished":
-        return EXIT_OK
-    note(f"the run {result.state}: its loss is no number any more; try a smaller budget, width or batch")
-    return EXIT_FAILURE
+    result = trainer_loop.train(
+        run_config,
+        out,
+        study=study,
+        tracking=tracking,
+        execution=own("trainer.execution").Execution(**carried_out),
+        continue_from=continue_from,
+    )
+    if first:
+        if not result.trained:
+            note(f"trained before with this config; its journal is in {result.run_dir}")
+            tracking.deliver(result.run_dir / FILE_NAME)
+        _print(result.row, result.run_dir, as_json)
+        if result.state != "finished":
+            note(f"the run {result.state}: its loss is no number any more; try a smaller budget, width or batch")
+    return EXIT_OK if result.state == "finished" else EXIT_FAILURE
 
 
-def _width(d_model: int | None, width_scale: float | None) -> int:
-    if (d_model is None) == (width_scale is None):
-        raise UsageError(f"--d-model {d_model} and --width-scale {width_scale}", allowed="one of the two")
-    if d_model is not None:
-        return d_model
-    assert width_scale is not None
-    width = WIDTH_UNIT * width_scale
-    if width != round(width) or width < 1:
+def _continued(path: Path, target: dict[str, Any], others: dict[str, Any]) -> Any:
+    """The config of the run to go on from with its new target."""
+    if others:
+        typed = ", ".join("--" + name.replace("_", "-") for name in others)
         raise UsageError(
-            f"--width-scale {width_scale:g} is a width of {width:g}",
-            allowed=f"a whole width, in steps of 1/{WIDTH_UNIT}",
-            do=f"the nearest is --d-model {max(1, round(width))}",
+            f"{typed} with --continue-from",
+            allowed="--budget, --tokens or --steps: all else is as the run had it",
+            do="leave it out, or train a new run",
         )
-    return int(width)
+    layering, sections, checkpoint = map(own, ("trainer.layering", "trainer.sections", "trainer.checkpoint"))
+    config = layering.recorded_config(checkpoint.read(path).facts, path)
+    return dataclasses.replace(config, target=sections.TargetConfig(**target))
+
+
+def _with_width(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with d_model in the place of width_scale."""
+    scale = fields.pop("width_scale", None)
+    if scale is None:
+        return fields
+    if "d_model" in fields:
+        raise UsageError(f"--d-model {fields['d_model']} and --width-scale {scale:g}", allowed="one of the two")
+    width = WIDTH_UNIT * scale
+    if not 1 <= width < math.inf or width != round(width):
+        raise UsageError(
+            f"--width-scale {scale:g} is a width of {width:g}",
+            allowed=f"a whole width, in steps of 1/{WIDTH_UNIT}",
+            do=f"the nearest is --d-model {max(1, round(width))}" if math.isfinite(width) else None,
+        )
+    return fields | {"d_model": int(width)}
 
 
 def _print(row: dict[str, Any], run_dir: Path, as_json: bool) -> None:
+    newest = max(run_dir.glob("checkpoints/step-*"), default=None)
     if as_json:
-        print_json({"run": row, "run_dir": str(run_dir)})
+        print_json({"run": row, "run_dir": str(run_dir), "checkpoint": str(newest) if newest else None})
         return
+    last: dict[str, float] = {}
+    for record in read_journal(run_dir / FILE_NAME).metrics:
+        last |= record["values"]
     loss = f"{row['loss']:.4f} +- {row.get('loss_se', float('nan')):.4f} nats/token" if "loss" in row else "-"
     lines = {
         "run": row["run_id"],
@@ -148,6 +149,11 @@ def _print(row: dict[str, Any], run_dir: Path, as_json: bool) -> None:
         "tokens": f"{row.get('tokens', 0):,}",
         "FLOPs": f"{row.get('flops', 0.0):.3g}",
         "tokens/s": f"{row.get('tokens_per_second', 0.0):,.0f}",
-        "written to": str(run_dir),
     }
+    if METRIC_MFU in last:
+        lines["MFU"] = f"{last[METRIC_MFU]:.0%}"
+    if last.get(METRIC_SKIPPED):
+        lines["skipped steps"] = f"{last[METRIC_SKIPPED]:.0f}, loss or gradient was no number"
+    lines["written to"] = str(run_dir)
+    lines["checkpoint"] = newest.name if newest else "-"
     print_table(("what", "value"), lines.items())

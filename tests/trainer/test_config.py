@@ -7,6 +7,7 @@ import pytest
 from bayeslaw.errors import UsageError
 from bayeslaw.schema import COLUMNS
 from trainer.config import BudgetError, TrainConfig
+from trainer.execution import Execution
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ from trainer.config import BudgetError, TrainConfig
         ({"recurrences": 0}, "recurrences = 0\n  allowed: a whole number, 1 or more"),
         ({"recurrences": 2.5}, "recurrences = 2.5"),
         ({"seed": -1}, "seed = -1"),
+        ({"seed": 2**63}, "below 2.63"),
         ({"vocab_size": 100}, "256 or more: tokens are bytes"),
         ({"validation_tokens": 8}, "at least one sequence, 16"),
         (
@@ -137,3 +139,21 @@ def test_the_row_is_of_the_run_table(fields):
     assert all(isinstance(row[name], int) for name in row if name.startswith("n_"))
     plain = TrainConfig.of(**{**fields, "recurrences": 1}).row
     assert (plain["injection"], plain["n_injection"], plain["backprop_recurrences"]) == ("none", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"device": "gpu"}, "device = 'gpu'\n  allowed: auto, cpu, cuda"),
+        ({"precision": "float16"}, "precision = 'float16'.*nearest is float32"),
+        ({"compile": True}, "compile = True\n  allowed: auto, on, off"),
+        ({"micro_batch": 0}, "micro_batch = 0"),
+        ({"keep": 0}, "keep = 0\n  allowed: a whole number, 1 or more"),
+        ({"checkpoint_every": -1}, "checkpoint_every = -1"),
+        ({"checkpoint_minutes": 0}, "checkpoint_minutes = 0"),
+        ({"activation_checkpointing": "yes"}, "activation_checkpointing = 'yes'\n  allowed: true or false"),
+    ],
+)
+def test_executions_that_are_none(changes, named):
+    with pytest.raises(UsageError, match=f"(?s){named}"):
+        Execution(**changes)

@@ -7,9 +7,12 @@ import pytest
 from bayeslaw.errors import JournalError, TrackingError, UsageError
 from bayeslaw.journal import find_journals, read_journal
 from bayeslaw.plan import read_plan, write_plan
-from trainer import loop
+from trainer.config import TrainConfig
+from trainer.execution import Execution
+from trainer.learner import Learner
+from trainer.loop import with_digest
 from trainer.rundir import claimed, run_directory
-from trainer.sweep import demo_plan, plan_grid, run_plan
+from trainer.sweep import demo_plan, plan_grid, plan_preset, run_plan
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +26,15 @@ def states(out):
 
 def interrupt_in_run(monkeypatch, number, error):
     """Raise in the third step of the n-th run trained."""
-    train, step = loop._Run.train, loop._Run.step
-    count = [0]
+    step, runs = Learner.step, [0]
 
-    def counted(self, record):
-        count[0] += 1
-        return train(self, record)
-
-    def raising(self, tokens):
-        if count[0] == number and self.steps_done == 3:
+    def raising(self, at, batch, **flags):
+        runs[0] += at == 0
+        if (runs[0], at) == (number, 2):
             raise error
-        return step(self, tokens)
+        return step(self, at, batch, **flags)
 
-    monkeypatch.setattr(loop._Run, "train", counted)
-    monkeypatch.setattr(loop._Run, "step", raising)
+    monkeypatch.setattr(Learner, "step", raising)
 
 
 def test_a_grid_is_every_cell_with_its_cost(grid):
@@ -51,10 +49,77 @@ def test_a_grid_is_every_cell_with_its_cost(grid):
         assert row["flops"] == float(row["tokens"]) * row["flops_per_token"]
         assert row["flops"] == pytest.approx(row["budget"], rel=0.1)
         assert row["tokens"] % grid["batch_tokens"] == 0
-        assert run.config["corpus_digest"]
+        assert run.config["data"]["corpus_digest"]
+        config = TrainConfig.from_dict(run.config)
+        assert with_digest(config).to_dict() == config.to_dict() == run.config  # what `train` hashes
     assert plan.flops == pytest.approx(16 * 1.5e9, rel=0.05)
     budgets = [run.row["budget"] for run in plan.runs]
     assert budgets == sorted(budgets)
+
+
+def test_recipes_share_their_plain_runs(grid):
+    """For r = 1 all recipes are one network: planned once, for the first of them."""
+    recipes = ("truncated_bptt", "hyperconnections", "a-label")
+    plan = plan_grid(**{**grid, "budgets": (1e9,), "widths": (16,), "recurrences": (1, 2), "recipes": recipes})
+    assert [(run.row["recipe"], run.row["recurrences"]) for run in plan.runs] == [
+        ("truncated_bptt", 1), ("truncated_bptt", 2), ("hyperconnections", 2), ("a-label", 2)
+    ]  # fmt: skip
+    assert [run.row["injection"] for run in plan.runs] == ["none", "linear", "hyperconnections", "linear"]
+    assert [run.row["backprop_recurrences"] for run in plan.runs] == [1, 1, 2, 2]
+
+
+def test_a_part_of_a_preset(corpus):
+    part = {"budgets": (4.64e17, 1e18), "recurrences": (2, 8), "recipes": ("truncated_bptt",), "widths": (1024, 640)}
+    plan = plan_preset("paper", study="x", seeds=(0, 1), **part)
+    cells = [(run.row["budget"], run.row["recurrences"], run.row["d_model"], run.row["seed"]) for run in plan.runs]
+    assert cells == [
+        (4.64e17, 2, 640, 0), (4.64e17, 2, 640, 1), (4.64e17, 8, 640, 0), (4.64e17, 8, 640, 1),
+        (1e18, 2, 640, 0), (1e18, 2, 640, 1), (1e18, 8, 640, 0), (1e18, 8, 640, 1),
+        (1e18, 8, 1024, 0), (1e18, 8, 1024, 1),
+    ]  # fmt: skip
+    changes = {"corpus": corpus, "validation_tokens": 640, "gain_rate": 0.01}
+    changed = plan_preset("desk", study="x", widths=(32,), recurrences=(4,), recipes=("baseline",), **changes)
+    assert {run.config["data"]["corpus"] for run in changed.runs} == {corpus}
+    assert all(run.config["data"]["corpus_digest"] for run in changed.runs)
+    assert {run.config["optimizer"]["gain_rate"] for run in changed.runs} == {0.01}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "named"),
+    [
+        ("papr", {}, "the nearest is paper"),
+        ("paper", {"recurrences": (3,)}, "recurrences: 3 in the preset paper\n  allowed: 1, 2, 4, 8"),
+        (
+            "paper",
+            {"recipes": ("truncated",)},
+            "recipes: truncated in the preset paper\n  allowed: baseline, truncated_bptt",
+        ),
+        ("paper", {"budgets": ()}, r"budgets = \[\]"),
+        ("paper", {"recipes": ("truncated_bptt",), "recurrences": (1,)}, "no run of the preset paper is in all"),
+        ("paper-47b", {"budgets": (1e18,)}, "allowed: no budgets"),
+        ("desk", {"steps": 5}, "steps in a grid"),
+        ("desk", {"head_sise": 5}, "the nearest is head_size"),
+        ("desk", {"study": " "}, "study = ' '"),
+    ],
+)
+def test_presets_that_cannot_be_planned(name, part, named):
+    with pytest.raises(UsageError, match=named):
+        plan_preset(name, **{"study": "x"} | part)
+
+
+def test_a_packed_corpus_is_planned_but_not_trained(tmp_path):
+    plan = plan_preset("paper", study="x", widths=(384,), recurrences=(1,), budgets=(4.64e17,))
+    (outcome,) = run_plan(plan, tmp_path, quiet=True)
+    assert outcome.state == "failed"
+    assert "the packed data set is not on this machine" in outcome.error
+
+
+def test_the_execution_reaches_every_run(plan, tmp_path):
+    outcomes = run_plan(
+        plan, tmp_path, quiet=True, limit=2, execution=Execution(device="cpu", keep=2, checkpoint_every=5)
+    )
+    for outcome in outcomes:
+        assert len(list(outcome.run_dir.glob("checkpoints/step-*"))) >= 2
 
 
 def test_cells_below_one_step_are_left_out_and_told(grid):
@@ -84,7 +149,10 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
         ({"widths": (16, 12)}, "d_model = 12 with head_size = 8"),
         ({"budgets": (-1.0,)}, "budget = -1"),
         ({"corpus": "stdlb"}, "corpus 'stdlb'"),
-        ({"tokens": 256}, "budgets only"),
+        ({"tokens": 256}, "tokens in a grid"),
+        ({"seed": 1}, "budgets and seeds"),
+        ({"recipes": ()}, r"recipes = \[\]"),
+        ({"seeds": (1, 1)}, "seeds"),
         ({"study": ""}, "study = ''"),
         ({"budgets": (1e30,)}, "optimiser steps"),
         ({"head_sise": 8}, "'head_sise'"),
@@ -164,7 +232,7 @@ def test_a_run_of_another_process_is_left_to_it(plan, tmp_path, store_uri, capsy
 
 
 def test_runs_that_diverge_are_not_repeated(grid, tmp_path):
-    plan = plan_grid(**{**grid, "widths": (16,), "budgets": (1e9,)}, matrix_rate=1e38)
+    plan = plan_grid(**{**grid, "widths": (16,), "budgets": (1e9,)}, gain_rate=1e38)
     assert run_plan(plan, tmp_path, quiet=True)[0].state == "diverged"
     again = run_plan(plan, tmp_path, quiet=True)
     assert [(outcome.state, outcome.trained) for outcome in again] == [("diverged", False)]
@@ -189,3 +257,4 @@ def test_the_demo_is_an_iso_flop_grid():
     assert len({row["d_model"] for row in rows}) == 3
     assert len({row["recurrences"] * row["shared_layers"] for row in rows}) == 1
     assert {run.config["seed"] for run in plan.runs} == {3}
+    assert {run.config["optimizer"]["rate_rule"] for run in plan.runs} == {"desk"}

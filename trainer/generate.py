@@ -1,0 +1,150 @@
+"""Text from a trained network, byte by byte, with a key-value cache or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bayeslaw.errors import UsageError
+from models.layers import Cache
+from models.looped import LoopedTransformer
+from trainer import checkpoint
+from trainer.checks import is_positive, nearest
+from trainer.layering import recorded_config
+from trainer.sections import BYTE_VALUES
+
+DECODINGS = ("cached", "plain")
+"""``plain`` runs the whole window through the network for every token, ``cached`` only what is new."""
+
+DOCUMENT_START = 0
+MOST = 2**63
+
+
+def load_model(path: Path) -> LoopedTransformer:
+    """The network of a run's newest checkpoint, or of a checkpoint.
+
+    It computes in float64: the rounding in which the two decodings differ then decides nothing.
+
+    Parameters
+    ----------
+    path : Path
+        A run directory or a checkpoint's.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, it is damaged, or its weights are of another architecture than its config.
+    """
+    point = checkpoint.read(path)
+    config = recorded_config(point.facts, point.path)
+    model = LoopedTransformer(config.architecture, head_size=config.model.head_size)
+    weights = point.tensors("model")
+    checkpoint.require_same(weights, dict(model.named_parameters()))
+    model.load_state_dict(weights)
+    return model.double().eval()
+
+
+def generate(
+    model: LoopedTransformer,
+    prompt: str,
+    *,
+    tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    recurrences: int | None = None,
+    decoding: str = "cached",
+) -> Iterator[int]:
+    """The bytes that follow a prompt, one after another; 0 ends a document.
+
+    The network sees a window of at most its context. When the window is full, its older half is dropped, by both
+    decodings alike.
+
+    Parameters
+    ----------
+    model : LoopedTransformer
+    prompt : str
+        The beginning of a document, empty for none.
+    tokens : int
+        How many bytes.
+    temperature : float
+        Divides the logits; 0 takes the likeliest byte.
+    top_k : int, optional
+        Choose among so many likeliest bytes.
+    seed : int
+        Of the draws.
+    recurrences : int, optional
+        How often the shared block runs, the trained r by default.
+    decoding : str
+        One of `DECODINGS`.
+
+    Raises
+    ------
+    UsageError
+        A value that cannot be meant, or recurrences that the network has no parameters for.
+    """
+    if not isinstance(prompt, str):
+        raise UsageError(f"prompt = {prompt!r}", allowed="a text")
+    for name, value, least in (("tokens", tokens, 1), ("top_k", top_k, 1), ("seed", seed, 0)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST):
+            raise UsageError(f"{name} = {value!r}", allowed=f"a whole number, {least} or more")
+    if temperature != 0 and not is_positive(temperature):
+        raise UsageError(f"temperature = {temperature!r}", allowed="a finite number, 0 or more; 0 is greedy")
+    if decoding not in DECODINGS:
+        raise UsageError(f"decoding {decoding!r}", allowed=", ".join(DECODINGS), do=nearest(decoding, DECODINGS))
+    window = _Window(model, recurrences, cached=decoding == "cached")
+    for token in (DOCUMENT_START, *prompt.encode("utf-8", "surrogateescape")):
+        window.append(token)
+    return _bytes(window, window.logits(), tokens, temperature, top_k, torch.Generator().manual_seed(seed))
+
+
+def _bytes(
+    window: _Window, logits_V: Tensor, tokens: int, temperature: float, top_k: int | None, generator: torch.Generator
+) -> Iterator[int]:
+    for left in reversed(range(tokens)):
+        token = _choose(logits_V, temperature, top_k, generator)
+        yield token
+        if left:
+            window.append(token)
+            logits_V = window.logits()
+
+
+def _choose(logits_V: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits_V.argmax())
+    if top_k is not None and top_k < len(logits_V):
+        least = logits_V.topk(top_k).values[-1]
+        logits_V = logits_V.masked_fill(logits_V < least, -torch.inf)
+    probability_V = ((logits_V - logits_V.max()) / temperature).softmax(dim=0)
+    return int(torch.multinomial(probability_V, 1, generator=generator))
+
+
+class _Window:
+    """The tokens that the network sees, and what of them its cache holds."""
+
+    def __init__(self, model: LoopedTransformer, recurrences: int | None, *, cached: bool) -> None:
+        self._model = model
+        self._recurrences = recurrences
+        self._seq_len = model.architecture.seq_len
+        self._tokens: list[int] = []
+        self._cached = cached
+        self._cache: Cache | None = None
+
+    def append(self, token: int) -> None:
+        """Add a token; of a full window the older half makes room."""
+        if len(self._tokens) == self._seq_len:
+            del self._tokens[: max(1, self._seq_len // 2)]
+            self._cache = None
+        self._tokens.append(token)
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """Logits [256] of the byte after the window."""
+        if self._cached and self._cache is None:
+            self._cache = Cache(self._seq_len)
+        new = self._tokens[self._cache.length if self._cache else 0 :]
+        logits_1TV: Tensor = self._model(torch.tensor([new]), recurrences=self._recurrences, cache=self._cache)
+        return logits_1TV[0, -1, :BYTE_VALUES]
