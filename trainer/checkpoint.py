@@ -153,7 +153,7 @@ def save(
         if not folder.is_dir():
             folder.mkdir(parents=True)
             _to_disk(folder.parent)
-        _tidy(folder)
+        tidy(folder)
         partial.mkdir()
         files = {part + SUFFIX: _write_part(partial / (part + SUFFIX), parts[part]) for part in parts}
         _write_record(partial, {"format": FORMAT, "step": step, "facts": dict(facts), "files": files})
@@ -164,11 +164,24 @@ def save(
         _to_disk(folder)
         _retire(folder, step, keep)
     except (OSError, SafetensorError) as error:
-        _tidy(folder)  # before the free space is counted
+        tidy(folder)  # before the free space is counted
         raise _not_saved(target, parts, error) from error
     finally:
-        _tidy(folder)
+        tidy(folder)
     return target
+
+
+def tidy(folder: Path) -> None:
+    """Remove what an interrupted save left, and put back what it was about to replace; never raises.
+
+    One writer at a time, readers at any time.
+    """
+    with contextlib.suppress(OSError):
+        for left in folder.glob(".step-*.replaced"):
+            target = folder / left.name.removeprefix(".").removesuffix(".replaced")
+            left.rename(_partial(target) if target.exists() else target)
+        for left in folder.glob(".step-*.partial"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def latest(folder: Path) -> Checkpoint | None:
@@ -385,16 +398,6 @@ def _newest_first(folder: Path) -> list[Path]:
     """Checkpoints by step; the one being replaced only after the one that replaces it."""
     there = [path for path in folder.glob("*step-*") if _NAME.fullmatch(path.name)]
     return sorted(there, key=lambda path: (_step(path), not path.name.startswith(".")), reverse=True)
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what an interrupted save left, and put back what it was about to replace; never raises."""
-    with contextlib.suppress(OSError):
-        for left in folder.glob(".step-*.replaced"):
-            target = folder / left.name.removeprefix(".").removesuffix(".replaced")
-            left.rename(_partial(target) if target.exists() else target)
-        for left in folder.glob(".step-*.partial"):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _retire(folder: Path, step: int, keep: int) -> None:

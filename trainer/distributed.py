@@ -80,17 +80,17 @@ def join(device: str = "auto") -> World:
     Raises
     ------
     UsageError
-        There is no GPU, or fewer than processes on this machine.
+        There is no GPU, or there are fewer than processes on this machine.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    size, rank, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN.items())
-    if device == "cuda" and gpus <= local:
+    size, rank, local, here = (int(os.environ.get(name, default)) for name, default in _TORCHRUN.items())
+    if (gpus or device == "cuda") and device != "cpu" and gpus < here:  # some on the CPU would wait for the others
         raise UsageError(
-            f"device = 'cuda' for process {local} of this machine, which has {gpus} GPUs",
+            f"device = {device!r} for {here} processes of this machine, which has {gpus} GPUs",
             allowed="cpu, or as many processes as there are GPUs",
             do="train with --device cpu, or start fewer processes",
         )
-    on_gpu = device != "cpu" and gpus > local
+    on_gpu = device != "cpu" and gpus > 0
     if on_gpu:
         torch.cuda.set_device(local)
     if size > 1 and not dist.is_initialized():
@@ -98,5 +98,5 @@ def join(device: str = "auto") -> World:
     return World(rank, size, torch.device("cuda", local) if on_gpu else torch.device("cpu"))
 
 
-_TORCHRUN = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+_TORCHRUN = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 """What torchrun tells each process, and the values of a process that it did not start."""

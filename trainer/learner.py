@@ -94,11 +94,18 @@ class Learner:
             activation_checkpointing=execution.activation_checkpointing,
         ).to(world.device)
         self.optimizers = Optimizers(self.model, config.rates, world)
+        self._parameters = list(self.model.parameters())
         loss: nn.Module = _Loss(self.model)
-        if execution.compile == "on" or (execution.compile == "auto" and on_gpu):
+        self._compiled = execution.compile == "on" or (execution.compile == "auto" and on_gpu)
+        if self._compiled:
             torch._dynamo.reset()  # graphs of an earlier run in this process count towards the limit of eight
             loss.compile(fullgraph=True, dynamic=False)
-        self._loss = DistributedDataParallel(loss, gradient_as_bucket_view=True) if world.size > 1 else loss
+        self._loss = loss
+        if world.size > 1:
+            self._loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)
+            # DDP sums in another order from its second backward pass on: a resumed run must not have that one later.
+            self._backward(torch.zeros(self.at_once, config.model.seq_len + 1, dtype=torch.int64, device=world.device))
+            self.model.zero_grad(set_to_none=True)
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """The precision of matmuls."""
@@ -127,13 +134,9 @@ class Learner:
             if place < len(passes) and isinstance(self._loss, DistributedDataParallel):
                 alone = self._loss.no_sync()  # gradients are shared out once a step
             with alone:
-                # One graph for the one shape of a run: a second one would be a fault, and slow in silence.
-                with self.autocast(), torch._dynamo.config.patch(error_on_recompile=True):
-                    part_loss = self._loss(part) / len(passes)
-                torch.autograd.backward(part_loss)
-            loss += part_loss.detach()
+                loss += self._backward(part, len(passes))
         norm = torch.nn.utils.get_total_norm(
-            [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None], foreach=True
+            [parameter.grad for parameter in self._parameters if parameter.grad is not None], foreach=True
         )
         facts = torch.stack([loss, norm, loss.new_tensor(stop), loss.new_tensor(save)])
         mean, mean_norm, stops, saves = (self._world.total(facts) / self._world.size).tolist()
@@ -142,6 +145,16 @@ class Learner:
             self.optimizers.step(schedule(number, self._steps))
         self.model.zero_grad(set_to_none=True)
         return Step(mean, mean_norm, skipped, stops > 0, saves > 0)
+
+    def _backward(self, tokens_BS: Tensor, passes: int = 1) -> Tensor:
+        """Add the gradients of one pass of so many; its share of the loss []."""
+        watched: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._compiled:  # one graph for the one shape of a run: a second one would be a fault, and slow in silence
+            watched = torch._dynamo.config.patch(error_on_recompile=True)
+        with self.autocast(), watched:
+            loss: Tensor = self._loss(tokens_BS) / passes
+        torch.autograd.backward(loss)
+        return loss.detach()
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
         """Tensors of a checkpoint in rank 0; the other processes must call it too."""

@@ -156,9 +156,15 @@ def train(
             run = Run(config, execution, world, learner, batches, held_out, folder, facts)
             if start := point or base:
                 run.restore(start)
-        if world.first and point is None:
-            rundir.set_aside(run_dir)
-        writer = _Writer(run, study, tracking, resumed=point is not None) if world.first else _Silent()
+        writer = _Silent()
+
+        def begin() -> None:
+            nonlocal writer
+            if point is None:
+                rundir.set_aside(run_dir)
+            writer = _Writer(run, study, tracking, resumed=point is not None)
+
+        world.agreed(begin)
         with writer, Progress(config.run_id, config.steps, quiet=quiet or not world.first) as progress:
 
             def record(step: int, values: dict[str, float]) -> None:

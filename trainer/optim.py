@@ -86,6 +86,8 @@ class Optimizers:
         for names, part in zip(self._names, self._parts, strict=True):
             if isinstance(part, ZeroRedundancyOptimizer):
                 part.consolidate_state_dict(to=0)
+                if self._world.device.type == "cuda":  # it copies to the host without waiting
+                    torch.cuda.synchronize()
             if self._world.first:
                 tensors |= optimizer_tensors(part.state_dict(), names)
         return tensors
@@ -97,3 +99,5 @@ class Optimizers:
             for group in part.param_groups:
                 groups.append({**group, "params": list(itertools.islice(numbered, len(group["params"])))})
             part.load_state_dict(optimizer_state(tensors, groups, names))
+            if isinstance(part, ZeroRedundancyOptimizer):
+                part.state.clear()  # a second copy, and never used: the state is in part.optim

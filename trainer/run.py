@@ -30,6 +30,9 @@ PATIENCE = 5
 
 STOPPED = "killed"
 
+SIGNAL_GRACE = 2.0
+"""Seconds in which a process of several may hear of one signal twice: from its sender, and passed on by torchrun."""
+
 
 class Run:
     """A run in training, in one of the processes that train it.
@@ -138,7 +141,7 @@ class Run:
         """
         config, device = self.config, self.world.device
         restart_peak_memory(device)
-        with Signals() as signals:
+        with Signals(grace=SIGNAL_GRACE if self.world.size > 1 else 0.0) as signals:
             while self.steps_done < config.steps:
                 begun = time.perf_counter()
                 batch = torch.from_numpy(self.batches.at(self.steps_done))
@@ -167,7 +170,7 @@ class Run:
                 every = self.execution.checkpoint_every
                 stop = step.stop or (self.world.size == 1 and signals.requested is not None)
                 if last or stop or step.save or (every and self.steps_done % every == 0):
-                    synced()
+                    self.world.agreed(synced)
                     self._save(needed=last or stop)
                 if stop and not last:
                     self.signal = signals.requested

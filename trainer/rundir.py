@@ -102,4 +102,5 @@ def claimed(run_dir: Path) -> Iterator[None]:
             raise BusyError(
                 f"another process is training in {run_dir}", do="wait for it, or choose another --out"
             ) from error
+        checkpoint.tidy(run_dir / checkpoint.FOLDER)  # a run killed after its last step saves none that would do it
         yield

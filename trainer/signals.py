@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -13,10 +14,17 @@ class Signals:
     """Takes the first SIGTERM or SIGINT as a request to stop after the step in hand; a second one stops at once.
 
     Only in the main thread: elsewhere Python takes no signals, and nothing changes.
+
+    Parameters
+    ----------
+    grace : float
+        Seconds after the first one in which another counts as the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace: float = 0.0) -> None:
         self.requested: int | None = None
+        self._grace = grace
+        self._since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -34,9 +42,10 @@ class Signals:
             signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.requested is not None:
+        if self.requested is None:
+            self.requested, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since >= self._grace:
             raise stopped(number)
-        self.requested = number
 
 
 def stopped(number: int | None) -> BaseException:

@@ -145,7 +145,7 @@ def test_the_row_is_of_the_run_table(fields):
     ("changes", "named"),
     [
         ({"device": "gpu"}, "device = 'gpu'\n  allowed: auto, cpu, cuda"),
-        ({"precision": "float16"}, "precision = 'float16'.*nearest is float32"),
+        ({"precision": "float16"}, "precision = 'float16'.*nearest is bfloat16"),
         ({"compile": True}, "compile = True\n  allowed: auto, on, off"),
         ({"micro_batch": 0}, "micro_batch = 0"),
         ({"keep": 0}, "keep = 0\n  allowed: a whole number, 1 or more"),

@@ -185,7 +185,7 @@ def test_a_loss_that_is_no_number_ends_the_run(fields, tmp_path):
     assert "loss" not in journal.row
     assert journal.row["tokens"] < 48 * 128
     assert math.isnan(curve(journal, METRIC_TRAIN_LOSS)[-1])
-    assert curve(journal, "train/skipped_steps")[-1] == result.skipped == PATIENCE
+    assert curve(journal, "train/skipped_steps")[-1] == PATIENCE
 
 
 def test_one_bad_batch_is_skipped(fields, tmp_path, monkeypatch):
@@ -204,7 +204,6 @@ def test_one_bad_batch_is_skipped(fields, tmp_path, monkeypatch):
     monkeypatch.setattr(Learner, "step", lambda self, at, batch, **f: poison(at, self) or step(self, at, batch, **f))
     result = loop.train(TrainConfig.of(**fields), tmp_path, quiet=True)
     assert result.state == "finished"
-    assert result.skipped == 1
     assert all(map(torch.equal, weights[5], weights[6]))
     assert not any(map(torch.equal, weights[4], weights[5]))
     assert curve(only_journal(tmp_path), "train/skipped_steps") == [0, 1, 1, 1, 1]
@@ -384,7 +383,8 @@ def test_a_run_goes_on_to_a_further_target(fields, finished, tmp_path):
     assert journal.start["config"]["continues"].startswith(f"{first.run_id}@48:")
     assert next(record["step"] for record in journal.metrics) == 60
     rates = curve(journal, "train/learning_rate/matrix")
-    peak = first.start["config"]["optimizer"]["matrix_rate"] * (96 * 128 / 1e6) ** -0.32 * (128 / 512) ** 0.558
+    peak = further.rates["matrix"]
+    assert peak == pytest.approx(2**-0.32 * TrainConfig.of(**fields).rates["matrix"])
     assert rates[0] == pytest.approx(peak * (1 - 0.9 * 59 / 95))
     again = loop.train(further, tmp_path / "on", quiet=True, continue_from=first.path.parent)
     assert not again.trained
