@@ -35,7 +35,7 @@ ARMS = {
 
 def config(recipe: str, recurrences: int, seed: int) -> TrainConfig:
     return TrainConfig.of(
-        recipe=recipe, recurrences=recurrences, shared_layers=4 // recurrences, **recipe_fields(recipe, recurrences),
+        recipe=recipe, recurrences=recurrences, shared_layers=8 // recurrences, **recipe_fields(recipe, recurrences),
         d_model=64, seq_len=64, batch_tokens=1024, tokens=TOKENS, seed=seed, log_every=64,
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ def main() -> None:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, cpu",
         "versions": versions("torch"),
-        "config": f"width 64, 1 + 4 + 1 effective layers, context 64, {TOKENS} tokens of stdlib bytes, batch 1024",
+        "config": f"width 64, 1 + 8 + 1 effective layers, context 64, {TOKENS} tokens of stdlib bytes, batch 1024",
         "rows": rows,
     }
     OUT.write_text(json.dumps(record, indent=1) + "\n")

@@ -9,10 +9,8 @@ pytestmark = pytest.mark.slow
 
 VARIANTS = [
     ("none", 1, None, False),
-    ("linear", 2, None, False),
     ("linear", 2, 1, True),
     ("additive", 2, 1, False),
-    ("passthrough", 2, None, True),
     ("hyperconnections", 2, 1, True),
 ]
 

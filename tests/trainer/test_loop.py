@@ -18,6 +18,7 @@ from bayeslaw.errors import BayeslawError, CheckpointError, JournalError, UsageE
 from bayeslaw.journal import JournalWriter, find_journals, read_journal
 from bayeslaw.plan import config_hash
 from bayeslaw.schema import COLUMNS, METRIC_TRAIN_LOSS, METRIC_VAL_LOSS
+from bayeslaw.version import code_version
 from models.looped import LoopedTransformer
 from trainer import checkpoint, loop
 from trainer.config import TrainConfig
@@ -92,6 +93,7 @@ def test_what_the_journal_holds(fields, finished):
     assert journal.start["config_hash"] == config_hash(config.to_dict())
     assert journal.start["study"] == "tiny"
     assert set(journal.start["versions"]) == {"bayeslaw", "torch", "python"}
+    assert journal.start["versions"]["bayeslaw"] == code_version()
     assert journal.path.parent == finished / "runs" / config.run_id.replace("/", "-")
     row = journal.row
     assert set(row) == set(COLUMNS) - {"source", "loss_unit", "training_run"}
