@@ -38,7 +38,7 @@ class Execution:
     checkpoint_minutes : float
         Minutes between checkpoints.
     keep : int
-        Newest checkpoints kept, besides the best one.
+        Newest checkpoints kept, besides the best of those that were taken right after a validation.
     """
 
     device: str = "auto"

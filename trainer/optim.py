@@ -57,9 +57,9 @@ class Optimizers:
     """
 
     def __init__(self, model: LoopedTransformer, rates: Mapping[str, float], world: World) -> None:
-        self.rates = dict(rates)
         self._world = world
         kinds = parameters_by_kind(model)
+        self.rates = {kind: rates[kind] for kind in kinds}
         self._kinds = ([kind for kind in kinds if kind == "matrix"], [kind for kind in kinds if kind != "matrix"])
         self._names = tuple([name for kind in group for name in kinds[kind]] for group in self._kinds)
         matrices, others = ([{"params": list(kinds[kind].values())} for kind in group] for group in self._kinds)

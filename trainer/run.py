@@ -78,7 +78,6 @@ class Run:
         self._seconds_shown = 0.0
         self._validation: dict[str, float] = {}
         self._last_saved = time.monotonic()
-        self.checkpoint: Path | None = None
         self.signal: int | None = None  # that stopped the run
         self.peak_memory: float | None = None
 
@@ -97,7 +96,6 @@ class Run:
         self.skipped, self._streak, self._losses = progress["skipped"], progress["streak"], list(progress["losses"])
         if point.step == self.config.steps:
             self._validation = {name: point.facts[name] for name in ("val_loss", "val_loss_se")}
-        self.checkpoint = point.path
 
     @property
     def tokens(self) -> int:
@@ -139,43 +137,50 @@ class Run:
         -------
         ``finished`` or ``diverged``; ``killed`` when a signal asked to stop and the state is saved.
         """
-        config, device = self.config, self.world.device
-        restart_peak_memory(device)
-        with Signals(grace=SIGNAL_GRACE if self.world.size > 1 else 0.0) as signals:
-            while self.steps_done < config.steps:
-                begun = time.perf_counter()
-                batch = torch.from_numpy(self.batches.at(self.steps_done))
-                minutes = (time.monotonic() - self._last_saved) / 60
-                step = self.learner.step(
-                    self.steps_done,
-                    batch,
-                    stop=signals.requested is not None,
-                    save=self.world.first and minutes >= self.execution.checkpoint_minutes,
-                )
-                self.seconds += time.perf_counter() - begun
-                self.steps_done += 1
-                self._validation = {}
-                self._losses.append(step.loss)
-                self._streak = self._streak + 1 if step.skipped else 0
-                self.skipped += step.skipped
-                diverged = self._streak >= PATIENCE
-                last = self.steps_done == config.steps
-                if self.steps_done == 1 or last or diverged or self.steps_done % config.log_every == 0:
-                    record(self.steps_done, self._point(step.gradient_norm, batch))
-                if diverged:
-                    return "diverged"
-                due = last or (config.validate_every and self.steps_done % config.validate_every == 0)
-                if due and not self._validate(record):
-                    return "diverged"
-                every = self.execution.checkpoint_every
-                stop = step.stop or (self.world.size == 1 and signals.requested is not None)
-                if last or stop or step.save or (every and self.steps_done % every == 0):
-                    self.world.agreed(synced)
-                    self._save(needed=last or stop)
-                if stop and not last:
-                    self.signal = signals.requested
-                    return STOPPED
-        self.peak_memory = peak_memory(device)
+        restart_peak_memory(self.world.device)
+        try:
+            with Signals(grace=SIGNAL_GRACE if self.world.size > 1 else 0.0) as signals:
+                return self._steps(record, synced, signals)
+        finally:
+            self.peak_memory = peak_memory(self.world.device)
+
+    def _steps(
+        self, record: Callable[[int, dict[str, float]], None], synced: Callable[[], None], signals: Signals
+    ) -> str:
+        config = self.config
+        while self.steps_done < config.steps:
+            begun = time.perf_counter()
+            batch = torch.from_numpy(self.batches.at(self.steps_done))
+            minutes = (time.monotonic() - self._last_saved) / 60
+            step = self.learner.step(
+                self.steps_done,
+                batch,
+                stop=signals.requested is not None,
+                save=self.world.first and minutes >= self.execution.checkpoint_minutes,
+            )
+            self.seconds += time.perf_counter() - begun
+            self.steps_done += 1
+            self._validation = {}
+            self._losses.append(step.loss)
+            self._streak = self._streak + 1 if step.skipped else 0
+            self.skipped += step.skipped
+            diverged = self._streak >= PATIENCE
+            last = self.steps_done == config.steps
+            if self.steps_done == 1 or last or diverged or self.steps_done % config.log_every == 0:
+                record(self.steps_done, self._point(step.gradient_norm, batch))
+            if diverged:
+                return "diverged"
+            due = last or (config.validate_every and self.steps_done % config.validate_every == 0)
+            if due and not self._validate(record):
+                return "diverged"
+            every = self.execution.checkpoint_every
+            stop = step.stop or (self.world.size == 1 and signals.requested is not None)
+            if last or stop or step.save or (every and self.steps_done % every == 0):
+                self.world.agreed(synced)
+                self._save(needed=last or stop)
+            if stop and not last:
+                self.signal = signals.requested
+                return STOPPED
         return "finished"
 
     def _point(self, gradient_norm: float, batch_BS: Tensor) -> dict[str, float]:
@@ -186,7 +191,9 @@ class Run:
         values = {
             schema.METRIC_TRAIN_LOSS: sum(self._losses) / len(self._losses),
             schema.METRIC_GRADIENT_NORM: gradient_norm,
-            **{schema.METRIC_LEARNING_RATE + kind: share * rate for kind, rate in self.config.rates.items()},
+            **{
+                schema.METRIC_LEARNING_RATE + kind: share * rate for kind, rate in self.learner.optimizers.rates.items()
+            },
             schema.METRIC_FLOPS: self._flops,
             schema.METRIC_SKIPPED: float(self.skipped),
             schema.METRIC_TOKENS_PER_SECOND: speed,
@@ -222,7 +229,7 @@ class Run:
         }
         facts = {**self._facts, **self._validation, "tokens": self.tokens, "progress": progress}
         try:
-            self.checkpoint = self.world.agreed(
+            self.world.agreed(
                 lambda: checkpoint.save(self.folder, self.steps_done, parts, facts, keep=self.execution.keep)
             )
         except CheckpointError as error:
