@@ -192,7 +192,9 @@ def shares(config: TrainConfig, execution: Execution, world: World) -> tuple[int
             do=f"start {max(n for n in range(1, world.size) if batch % n == 0)} processes, or change batch_tokens",
         )
     sequences = batch // world.size
-    at_once = execution.micro_batch or sequences_at_once(config, sequences, on_gpu=world.device.type == "cuda")
+    at_once = execution.micro_batch or sequences_at_once(
+        config, execution, sequences, on_gpu=world.device.type == "cuda"
+    )
     if sequences % at_once:
         divisors = [n for n in range(1, sequences + 1) if sequences % n == 0]
         raise UsageError(

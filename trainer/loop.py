@@ -150,7 +150,7 @@ def train(
                 do="name the run or checkpoint with --continue-from",
             )
         facts = {"config": config.to_dict(), "config_hash": digest, "run_id": config.run_id, "versions": _versions()}
-        with shortage_told(config, execution, at_once):
+        with shortage_told(config, execution, at_once, world.device):
             learner = Learner(config, execution, world)  # a config that cannot run leaves no journal
             folder = run_dir / checkpoint.FOLDER
             run = Run(config, execution, world, learner, batches, held_out, folder, facts)
@@ -172,11 +172,12 @@ def train(
                 if schema.METRIC_TRAIN_LOSS in values:
                     progress.show(step, values[schema.METRIC_TRAIN_LOSS], values[schema.METRIC_TOKENS_PER_SECOND])
 
-            with shortage_told(config, execution, at_once):
+            with shortage_told(config, execution, at_once, world.device):
                 state = run.train(record, writer.sync)
             writer.state = state
             if state == STOPPED:
                 raise stopped(run.signal)
+        world.agreed(lambda: None)  # no process calls the run finished before its journal does
     return RunResult(config.row | _device_row(world) | run.row | {"state": state}, run_dir, skipped=run.skipped)
 
 

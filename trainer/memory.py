@@ -28,11 +28,12 @@ def least_bytes(config: TrainConfig) -> int:
 
 
 @contextlib.contextmanager
-def shortage_told(config: TrainConfig, execution: Execution, sequences: int) -> Iterator[None]:
+def shortage_told(config: TrainConfig, execution: Execution, sequences: int, device: torch.device) -> Iterator[None]:
     """Turn a failed allocation inside the block into an error that says what the run takes.
 
-    ``sequences`` are those of one pass. A run that the whole memory of the machine cannot hold is refused at once:
-    where the system promises memory that it does not have, building it would end in the process being killed.
+    ``sequences`` are those of one pass. A run that the whole memory of the machine cannot hold is refused at once,
+    half of its activations included where they are kept there too: where the system promises memory that it does not
+    have, the process would be killed without a word.
 
     Raises
     ------
@@ -40,7 +41,8 @@ def shortage_told(config: TrainConfig, execution: Execution, sequences: int) -> 
         There is not enough memory.
     """
     try:
-        if least_bytes(config) > _machine_bytes():
+        activations = 0.0 if device.type == "cuda" else _activations(config, execution, sequences) / 2
+        if least_bytes(config) + activations > _machine_bytes():
             raise MemoryError("more than the machine has")
         yield
     except (MemoryError, RuntimeError) as error:  # torch has no class of its own for a failed allocation on the CPU
@@ -48,16 +50,17 @@ def shortage_told(config: TrainConfig, execution: Execution, sequences: int) -> 
             raise
         raise BayeslawError(
             f"not enough memory: {parameters(config):,} parameters with gradients and the optimisers' state take "
-            f"{least_bytes(config):,} bytes in float32; {_activations(config, sequences)}{_gpu_use()}",
+            f"{least_bytes(config):,} bytes in float32; the activations of {sequences:,} sequences at once come on "
+            f"top, roughly {_activations(config, execution, sequences):,.0f} bytes{_gpu_use()}",
             do=f"try {_advice(execution, sequences)}",
         ) from error
 
 
-def sequences_at_once(config: TrainConfig, sequences: int, *, on_gpu: bool) -> int:
+def sequences_at_once(config: TrainConfig, execution: Execution, sequences: int, *, on_gpu: bool) -> int:
     """Sequences of one forward and backward pass where nobody chose: a divisor of ``sequences``, a device's share."""
     if not on_gpu:
         return sequences
-    fitting = GPU_ACTIVATIONS / (_activations_per_token(config) * config.model.seq_len)
+    fitting = GPU_ACTIVATIONS / _activations(config, execution, 1)
     return max(n for n in range(1, sequences + 1) if sequences % n == 0 and n <= max(1.0, fitting))
 
 
@@ -65,18 +68,20 @@ GPU_ACTIVATIONS = 32 * 2**30
 """Bytes of activations of one pass that a training GPU of today has room for."""
 
 
-def _activations_per_token(config: TrainConfig) -> float:
-    """Bytes kept for one token's backward pass, roughly: matmul inputs in bfloat16, residual and logits in float32.
+def _activations(config: TrainConfig, execution: Execution, sequences: int) -> float:
+    """Bytes kept for the backward pass of so many sequences, roughly: matmul inputs in bfloat16, residual in float32.
 
-    A layer keeps the inputs of its six matmuls, of its two norms, queries, keys and values, and the MLP's middle twice.
+    A layer keeps the inputs of its six matmuls, of its two norms, queries, keys and values, and the MLP's middle twice;
+    the head its logits twice. Of detached recurrences nothing is kept, of those computed again the state alone.
     """
-    layers = config.architecture.effective_layers * (9 + 2 * MLP_RATIO) * 3 * config.model.d_model
-    return layers + 2 * FLOAT_BYTES * config.model.vocab_size
-
-
-def _activations(config: TrainConfig, sequences: int) -> str:
-    rough = sequences * config.model.seq_len * _activations_per_token(config)
-    return f"the activations of {sequences:,} sequences at once come on top, roughly {rough:,.0f} bytes"
+    model = config.model
+    kept = model.backprop_recurrences or model.recurrences
+    passes, states = (1, kept) if execution.activation_checkpointing else (kept, 0)
+    layers = model.prelude_layers + passes * model.shared_layers + model.coda_layers
+    per_token = layers * (9 + 2 * MLP_RATIO) * 3 * model.d_model + FLOAT_BYTES * (
+        states * model.d_model + 2 * model.vocab_size
+    )
+    return float(sequences * model.seq_len * per_token)
 
 
 def _advice(execution: Execution, sequences: int) -> str:

@@ -11,6 +11,8 @@ from trainer.checks import is_positive, nearest, require_multiple, require_text,
 from trainer.rates import KINDS, RULES
 
 BYTE_VALUES = 256
+MOST_LAYERS = 10_000
+"""A token that passes through more layers is a slip of the pen: a step would take hours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,12 @@ class ModelConfig:
                 f"injection {self.injection!r} with recurrences = {self.recurrences}",
                 allowed=", ".join(loops),
                 do=nearest(self.injection, loops, cutoff=0.0),
+            )
+        if self.architecture.effective_layers > MOST_LAYERS:
+            raise UsageError(
+                f"recurrences = {self.recurrences} of {self.shared_layers} shared layers: "
+                f"{self.architecture.effective_layers:,} layers in all",
+                allowed=f"at most {MOST_LAYERS:,}, prelude and coda included",
             )
         object.__setattr__(self, "injection", self.architecture.injection)
         if self.architecture.prelude_detached:

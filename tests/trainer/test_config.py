@@ -34,6 +34,7 @@ from trainer.execution import Execution
             {"injection": "adaptive"},
             "injection 'adaptive' with recurrences = 2\n  allowed: linear.*nearest is additive",
         ),
+        ({"recurrences": 10**8}, "recurrences = 100000000 of 1 shared layers: 100,000,001 layers.*at most 10,000"),
         ({"injection": 3}, "injection = 3\n  allowed: a text"),
         ({"injection": "passthrough", "backprop_recurrences": 1}, "the prelude would get no gradient"),
         ({"rate_rule": "papr"}, "rate_rule 'papr'\n  allowed: paper, desk\n  next: the nearest is paper"),

@@ -278,6 +278,19 @@ def test_a_model_larger_than_the_machine_is_not_even_begun(fields, tmp_path, mon
         loop.train(TrainConfig.of(**{**fields, "d_model": 8 * 10**6}), tmp_path, quiet=True)
 
 
+def test_a_pass_larger_than_the_machine_is_not_even_begun(fields, tmp_path, monkeypatch):
+    """Unless less is kept at once."""
+    big = {**fields, "recurrences": 2000, "tokens": 128}
+    monkeypatch.setattr("trainer.memory._machine_bytes", lambda: 2.0**24)
+    at_step(monkeypatch, 0, raiser(AssertionError("a step")))
+    with pytest.raises(BayeslawError, match="not enough memory"):
+        loop.train(TrainConfig.of(**big), tmp_path, quiet=True)
+    for less in ({"backprop_recurrences": 2}, {}):
+        execution = Execution(activation_checkpointing=not less)
+        with pytest.raises(AssertionError, match="a step"):
+            loop.train(TrainConfig.of(**big | less), tmp_path, quiet=True, execution=execution)
+
+
 @pytest.mark.parametrize("study", ["", "  "])
 def test_a_study_without_a_name_is_refused_before_anything_is_trained(fields, tmp_path, study):
     with pytest.raises(UsageError, match="study = "):
