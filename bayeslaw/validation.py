@@ -108,7 +108,8 @@ def _nothing_left(source: str, excluded: list[tuple[str, str]]) -> NoRunsError:
     listed = "; ".join(f"{run_id}: {reason}" for run_id, reason in excluded[:5])
     more = f"; and {len(excluded) - 5} more" if len(excluded) > 5 else ""
     return NoRunsError(
-        f"{source} has no finished run ({listed}{more})", do="let a run finish first, or correct the column state"
+        f"{source} has no finished run ({listed}{more})",
+        do="let a run finish first (the command that began it goes on with it), or correct the column state",
     )
 
 

@@ -109,7 +109,7 @@ def main() -> None:
 
     record = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "machine": f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, {platform.machine()}",
         "torch": torch.__version__,
         "network": f"10 effective layers, d = {given.d_model}, context 256, 4096 tokens a step",
         "rows": rows,

@@ -15,6 +15,7 @@ from typing import Any
 
 from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
+from bayeslaw.plan import config_hash
 from bayeslaw.schema import run_name
 from trainer.checks import require_known, require_multiple, require_text, require_whole
 from trainer.rates import KINDS, RULES
@@ -176,8 +177,14 @@ class TrainConfig:
 
     @property
     def run_id(self) -> str:
-        """Name of the run in every table."""
-        return run_name(self.recipe, self.model.recurrences, self.architecture.width_scale, self._budget, self.seed)
+        """Name of the run in every table.
+
+        The last part tells configs apart that differ in what the others leave out, the text of the corpus excepted.
+        """
+        config = self.to_dict()
+        del config["data"]["corpus_digest"]
+        design = (self.recipe, self.model.recurrences, self.architecture.width_scale, self._budget, self.seed)
+        return f"{run_name(*design)}/{config_hash(config)[:8]}"
 
     @property
     def _budget(self) -> float:

@@ -7,6 +7,7 @@ A run that was killed goes on from its newest checkpoint, and its journal says s
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from bayeslaw import schema
 from bayeslaw.errors import UsageError
+from bayeslaw.journal import FILE_NAME as JOURNAL
 from bayeslaw.journal import JournalWriter
 from bayeslaw.plan import config_hash, require_study
 from bayeslaw.version import versions
@@ -124,7 +126,7 @@ def train(
     BayeslawError
         The memory does not suffice.
     KeyboardInterrupt, SystemExit
-        Ctrl-C, or SIGTERM; the state is saved and the journal ends with ``killed``.
+        Ctrl-C, SIGTERM or SIGHUP; the state is saved and the journal ends with ``killed``.
     """
     require_study(study)
     execution = execution or Execution()
@@ -140,9 +142,16 @@ def train(
     run_dir = rundir.run_directory(out, config.run_id)
     with contextlib.ExitStack() as held:
         world.agreed(lambda: held.enter_context(rundir.claimed(run_dir)) and None)
-        row = world.agreed(lambda: rundir.settled_row(run_dir, digest))
-        if row is not None:
-            return RunResult(row, run_dir, trained=False)
+        there = world.agreed(lambda: rundir.attempt(run_dir, digest))
+
+        def tell(text: str) -> None:
+            if world.first and not quiet:
+                print(f"{config.run_id}: {text}", file=sys.stderr, flush=True)
+
+        if there and there.start["study"] != study:
+            tell(f"it belongs to the study {there.start['study']!r} and stays there, not in {study!r}")
+        if there and there.state in rundir.SETTLED:
+            return RunResult(there.row, run_dir, trained=False)
         point = world.agreed(lambda: rundir.resumable(run_dir, digest))
         if config.continues and not (point or base):
             raise UsageError(
@@ -160,9 +169,19 @@ def train(
 
         def begin() -> None:
             nonlocal writer
+            kept = []
             if point is None:
-                rundir.set_aside(run_dir)
-            writer = _Writer(run, study, tracking, resumed=point is not None)
+                kept = rundir.set_aside(run_dir, JOURNAL, checkpoint.FOLDER)
+                if kept:
+                    tell(f"begins anew: nothing there to go on from; what was there is kept as {', '.join(kept)}")
+            else:
+                if there is None:
+                    kept = rundir.set_aside(run_dir, JOURNAL)
+                    tell(
+                        f"its journal is lost or damaged{': kept as ' + kept[0] if kept else ''}; a new one begins here"
+                    )
+                tell(f"goes on after step {point.step} of {config.steps}")
+            writer = _Writer(run, study, tracking, fresh=there is None or point is None, resumed=point is not None)
 
         world.agreed(begin)
         with writer, Progress(config.run_id, config.steps, quiet=quiet or not world.first) as progress:
@@ -176,6 +195,7 @@ def train(
                 state = run.train(record, writer.sync)
             writer.state = state
             if state == STOPPED:
+                tell(f"stopped after step {run.steps_done} of {config.steps}; the same command goes on from there")
                 raise stopped(run.signal)
         world.agreed(lambda: None)  # no process calls the run finished before its journal does
     return RunResult(config.row | _device_row(world) | run.row | {"state": state}, run_dir, skipped=run.skipped)
@@ -199,22 +219,22 @@ class _Silent:
 class _Writer(_Silent):
     """Writes the journal of a run and has it followed, from its start or resume record to its end record."""
 
-    def __init__(self, run: Run, study: str, tracking: Tracking | None, *, resumed: bool) -> None:
+    def __init__(self, run: Run, study: str, tracking: Tracking | None, *, fresh: bool, resumed: bool) -> None:
         self._run = run
         run_dir = run.folder.parent
         self._journal = JournalWriter(run_dir)
         self._follower: Follower | None = tracking.follow(self._journal.path) if tracking else None
-        if resumed:
-            self._journal.resume(step=run.steps_done, versions=_versions(), row=_device_row(run.world))
-        else:
-            config = run.config
+        config, device = run.config, _device_row(run.world)
+        if fresh:
             self._journal.start(
                 study=study,
                 config=config.to_dict(),
                 config_hash=config_hash(config.to_dict()),
                 versions=_versions(),
-                row=config.row | _device_row(run.world),
+                row=config.row | device,
             )
+        if resumed:
+            self._journal.resume(step=run.steps_done, versions=_versions(), row=device)
 
     def __enter__(self) -> _Writer:
         return self

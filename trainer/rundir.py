@@ -7,7 +7,6 @@ import fcntl
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bayeslaw import journal
 from bayeslaw.errors import BayeslawError, JournalError
@@ -27,43 +26,34 @@ def run_directory(out: Path, run_id: str) -> Path:
     return out / "runs" / run_id.replace("/", "-")
 
 
-def settled(run_dir: Path, config_hash: str) -> journal.Journal | None:
-    """The journal of a run of this config that came to its end, None if there is no such run in the directory."""
-    path = run_dir / journal.FILE_NAME
-    if not path.is_file():
-        return None
+def attempt(run_dir: Path, config_hash: str) -> journal.Journal | None:
+    """The journal of a run of this config in the directory; None where there is none, or none that can be read."""
     try:
-        there = journal.read_journal(path)
+        there = journal.read_journal(run_dir / journal.FILE_NAME)
     except JournalError:
         return None
-    return there if there.start["config_hash"] == config_hash and there.state in SETTLED else None
+    return there if there.start["config_hash"] == config_hash else None
 
 
-def settled_row(run_dir: Path, config_hash: str) -> dict[str, Any] | None:
-    """The run-table row of a `settled` run, None if there is none."""
-    there = settled(run_dir, config_hash)
-    return there.row if there else None
+def settled(run_dir: Path, config_hash: str) -> journal.Journal | None:
+    """The journal of a run of this config that came to its end, None if there is no such run in the directory."""
+    there = attempt(run_dir, config_hash)
+    return there if there and there.state in SETTLED else None
 
 
 def resumable(run_dir: Path, config_hash: str) -> checkpoint.Checkpoint | None:
     """The checkpoint that a run of this config goes on from, None if it must begin anew."""
-    try:
-        there = journal.read_journal(run_dir / journal.FILE_NAME)
-    except JournalError:  # none, or too damaged to be gone on with
-        return None
-    if there.start["config_hash"] != config_hash:
-        return None
     point = checkpoint.latest(run_dir / checkpoint.FOLDER)
     return point if point and point.facts.get("config_hash") == config_hash else None
 
 
-def set_aside(run_dir: Path) -> None:
-    """Keep the journal and the checkpoints of an earlier attempt under names that end in ``.<n>``, if there are any."""
-    kept = (journal.FILE_NAME, checkpoint.FOLDER)
-    number = next(n for n in itertools.count(1) if not any((run_dir / f"{name}.{n}").exists() for name in kept))
-    for name in kept:
-        if (run_dir / name).exists():
-            (run_dir / name).rename(run_dir / f"{name}.{number}")
+def set_aside(run_dir: Path, *names: str) -> list[str]:
+    """Keep what an earlier attempt left under these names as ``<name>.<n>``; the new names."""
+    number = next(n for n in itertools.count(1) if not any((run_dir / f"{name}.{n}").exists() for name in names))
+    there = [name for name in names if (run_dir / name).exists()]
+    for name in there:
+        (run_dir / name).rename(run_dir / f"{name}.{number}")
+    return [f"{name}.{number}" for name in there]
 
 
 def earlier_attempts(run_dir: Path) -> list[Path]:

@@ -74,6 +74,11 @@ class ModelConfig:
                 allowed=f"at most {MOST_LAYERS:,}, prelude and coda included",
             )
         object.__setattr__(self, "injection", self.architecture.injection)
+        # What has no effect must not make two runs of one.
+        if self.injection != "hyperconnections":
+            object.__setattr__(self, "lanes", type(self).lanes)
+        if self.backprop_recurrences == self.recurrences:
+            object.__setattr__(self, "backprop_recurrences", None)
         if self.architecture.prelude_detached:
             raise UsageError(
                 f"injection {self.injection!r} with backprop_recurrences = {self.backprop_recurrences} of "

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C while a run goes on: the step in hand is finished and saved first."""
+"""SIGTERM, SIGHUP and Ctrl-C while a run goes on: the step in hand is finished and saved first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-EXIT_SIGTERM = 128 + signal.SIGTERM
+TAKEN = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Signals:
-    """Takes the first SIGTERM or SIGINT as a request to stop after the step in hand; a second one stops at once.
+    """Takes the first of these signals as a request to stop after the step in hand; a second one stops at once.
 
     Only in the main thread: elsewhere Python takes no signals, and nothing changes.
 
@@ -28,7 +28,9 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in TAKEN:
+            if signal.getsignal(number) is signal.SIG_IGN:  # nohup
+                continue
             try:
                 self._before[number] = signal.signal(number, self._take)
             except ValueError:
@@ -49,5 +51,8 @@ class Signals:
 
 
 def stopped(number: int | None) -> BaseException:
-    """The exception that ends a process as the signal asks: KeyboardInterrupt, or SystemExit for SIGTERM."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(EXIT_SIGTERM)
+    """The exception that ends a process as the signal asks: KeyboardInterrupt, or SystemExit with 128 + its number.
+
+    None stands for a SIGTERM that another process had.
+    """
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + (number or signal.SIGTERM))

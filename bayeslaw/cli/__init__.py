@@ -42,7 +42,8 @@ def build_app() -> App:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0 ok, 1 failure, 2 usage, 3 diagnostics, 4 no runs, 130 interrupted."""
     code = run(sys.argv[1:] if arguments is None else arguments)
-    gc.freeze()  # nothing needs collecting any more: after a compilation that would take a second
+    if "triton" not in sys.modules:  # it takes objects that are never collected for leaks, and says so at length
+        gc.freeze()  # nothing needs collecting any more: after a compilation that would take a second
     sys.exit(code)
 
 

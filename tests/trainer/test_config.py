@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bayeslaw.errors import UsageError
@@ -91,6 +93,16 @@ def test_the_three_targets_are_one(fields):
     assert by_tokens.rates == by_steps.rates == by_budget.rates
 
 
+def test_the_name_tells_apart_what_is_not_the_same(fields):
+    name = TrainConfig.of(**fields).run_id
+    for changes in ({"matrix_rate": 0.01}, {"prelude_layers": 0, "coda_layers": 1}, {"continues": "a@1:0"}):
+        assert TrainConfig.of(**{**fields, **changes}).run_id != name
+    for same in ({"backprop_recurrences": 2}, {"lanes": 3}, {"corpus_digest": "0" * 16}):
+        assert TrainConfig.of(**{**fields, **same}).run_id == name
+    plain = {**fields, "recurrences": 1}
+    assert TrainConfig.of(**plain, injection="additive").run_id == TrainConfig.of(**plain).run_id
+
+
 def test_rates_at_and_off_the_reference_point():
     """By hand, from the formulas of the recipe."""
     at = {"d_model": 640, "batch_tokens": 2**18, "seq_len": 2048, "rate_rule": "paper", "head_size": 128}
@@ -118,7 +130,7 @@ def test_the_budget_becomes_whole_batches(fields):
     assert config.train_tokens % config.optimizer.batch_tokens == 0
     spent = config.train_tokens * config.architecture.flops_per_token
     assert abs(spent - 1e8) <= config.optimizer.batch_tokens * config.architecture.flops_per_token / 2
-    assert config.run_id == "baseline/2/0.25/1e+08/0"
+    assert re.fullmatch(r"baseline/2/0.25/1e\+08/0/[0-9a-f]{8}", config.run_id)
     assert config.row["budget"] == 1e8
     assert TrainConfig.of(**fields).row["budget"] == fields["tokens"] * config.row["flops_per_token"]
 

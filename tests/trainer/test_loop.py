@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -305,14 +306,16 @@ def test_ctrl_c(fields, tmp_path, monkeypatch):
     assert only_journal(tmp_path).state == "killed"
 
 
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
 def test_a_signal_lets_the_step_end_and_saves(fields, tmp_path, finished, monkeypatch, number, ends):
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: os.kill(os.getpid(), number))
         with pytest.raises(ends) as stop:
             loop.train(TrainConfig.of(**fields), tmp_path / "here", quiet=True)
-    assert number == signal.SIGINT or stop.value.code == 143
+    assert number == signal.SIGINT or stop.value.code == 128 + number
     journal = only_journal(tmp_path / "here")
     assert journal.state == "killed"
     assert journal.row["tokens"] == 4 * 128
@@ -378,13 +381,57 @@ def test_a_run_killed_after_its_last_checkpoint_needs_no_step(fields, finished, 
     assert only_journal(finished).state == "finished"
 
 
-def test_another_config_of_the_same_name_is_trained(fields, finished):
-    """Recipe, r, width, budget and seed make the name; the hash says that it is another run."""
+def test_configs_that_differ_in_anything_do_not_meet(fields, finished):
+    before = only_journal(finished)
     result = loop.train(TrainConfig.of(**{**fields, "matrix_rate": 0.001}), finished, quiet=True)
     assert result.trained
+    assert result.run_dir != before.path.parent
+    assert before.path.is_file()
+    assert not loop.train(TrainConfig.of(**fields), finished, quiet=True).trained
+
+
+def test_the_run_of_another_text_is_kept_aside(fields, finished, tmp_path, capsys):
+    """The corpus changed under its name: the digest says that it is another run."""
+    corpus = Path(fields["corpus"])
+    changed = Path(shutil.copy(corpus, tmp_path / "words.txt"))
+    there = {**fields, "corpus": str(changed)}
+    first = loop.train(TrainConfig.of(**there), finished, quiet=True)
+    changed.write_text(corpus.read_text() + " more")
+    load_corpus.__globals__["_load"].cache_clear()
+    result = loop.train(TrainConfig.of(**there), finished)
+    assert result.trained
+    assert result.run_dir == first.run_dir
     assert (result.run_dir / "journal.jsonl.1").is_file()
     assert (result.run_dir / "checkpoints.1").is_dir()
-    assert only_journal(finished).start["config"]["optimizer"]["matrix_rate"] == 0.001
+    assert "kept as journal.jsonl.1, checkpoints.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x00\xff"])
+def test_a_lost_journal_costs_no_checkpoint(fields, tmp_path, monkeypatch, capsys, content):
+    with monkeypatch.context() as patch:
+        at_step(patch, 30, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            loop.train(TrainConfig.of(**fields), tmp_path)
+    assert "stopped after step 31 of 48; the same command goes on" in capsys.readouterr().err
+    path = only_journal(tmp_path).path
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    steps = []
+    with monkeypatch.context() as patch:
+        at_step(patch, 31, lambda: steps.append(31))
+        at_step(patch, 30, raiser(AssertionError("done again")))
+        assert loop.train(TrainConfig.of(**fields), tmp_path).state == "finished"
+    told = capsys.readouterr().err
+    assert "journal is lost or damaged" in told
+    assert "goes on after step 31 of 48" in told
+    assert steps == [31]
+    assert [record["event"] for record in only_journal(tmp_path).records][:2] == ["start", "resume"]
+
+
+def test_another_study_is_told_where_the_run_is(fields, finished, capsys):
+    loop.train(TrainConfig.of(**fields), finished, study="other")
+    assert "it belongs to the study 'tiny' and stays there, not in 'other'" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_to_a_further_target(fields, finished, tmp_path):

@@ -286,7 +286,7 @@ def test_a_second_attempt_is_a_second_run(finished, store_uri):
     whole.path.write_text("".join(lines[:3]))
     sync(finished, tracking_uri=store_uri)
     assert [run.info.status for run in runs_in(store_uri)] == ["RUNNING"]
-    rundir.set_aside(whole.path.parent)
+    rundir.set_aside(whole.path.parent, whole.path.name)
     time.sleep(0.01)
     start = json.loads(lines[0]) | {"time": time.time()}
     whole.path.write_text("".join([json.dumps(start) + "\n", *lines[1:]]))
