@@ -113,28 +113,65 @@ def read_plan(path: Path) -> Plan:
 
     Raises
     ------
+    UsageError
+        The file cannot be read.
     JournalError
-        The file is missing, is no plan, is of another version, or was changed after planning.
+        It is no plan, is of another version, or was changed after planning.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version, found = content["schema_version"], content.pop("plan_hash", None)
-        if version != SCHEMA_VERSION:
-            raise JournalError(
-                f"{path} has schema_version {version!r}", allowed=str(SCHEMA_VERSION), do=f"{_AGAIN} of this version"
-            )
-        if found != _sha256(content):
-            raise JournalError(f"{path} was changed after planning: its plan_hash does not match", do=_AGAIN)
-        return Plan(content["study"], tuple(map(_planned, content["runs"])))
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(f"no such file: {path}", allowed="a file that holds a sweep plan", do=_MAKE) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", do=_MAKE) from error
+    except UnicodeDecodeError as error:
+        raise _no_plan(path, "it is no text") from error
+    content = _content(path, text)
+    version, found = content["schema_version"], content.pop("plan_hash", None)
+    if version != SCHEMA_VERSION:
+        raise JournalError(
+            f"{path} has schema_version {version!r}", allowed=str(SCHEMA_VERSION), do=f"{_AGAIN} of this version"
+        )
+    try:
+        hashed = _sha256(content)
+    except ValueError as error:
+        raise _no_plan(path, "a number in it is not finite") from error
+    if found != hashed:
+        raise JournalError(f"{path} was changed after planning: its plan_hash does not match", do=_AGAIN)
+    runs = content.get("runs")
+    if not isinstance(runs, list):
+        raise _no_plan(path, "it has no list of runs")
+    for number, run in enumerate(runs, start=1):
+        if not isinstance(run, dict) or not isinstance(run.get("config"), dict) or "run_id" not in run:
+            raise _no_plan(path, f"entry {number} of its runs has no run_id and config")
+    try:
+        return Plan(content.get("study", ""), tuple(map(_planned, runs)))
     except UsageError as error:
         raise JournalError(f"{path}: {error.what}", allowed=error.allowed, do=_AGAIN) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise JournalError(
-            f"{path} is not a sweep plan ({type(error).__name__}: {error})",
-            do="make one with `bayeslaw sweep plan --out FILE`",
-        ) from error
 
 
+def _content(path: Path, text: str) -> dict[str, Any]:
+    """The JSON object of a plan file, ``schema_version`` in it."""
+    if not text.strip():
+        raise _no_plan(path, "it is empty")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _no_plan(path, f"it is no JSON from line {error.lineno}, column {error.colno} on") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits or brackets
+        raise _no_plan(path, "it is no JSON") from error
+    if not isinstance(content, dict):
+        raise _no_plan(path, "it holds no JSON object")
+    if "schema_version" not in content:
+        raise _no_plan(path, "it has no schema_version")
+    return content
+
+
+def _no_plan(path: Path, wrong: str) -> JournalError:
+    return JournalError(f"{path} is not a sweep plan: {wrong}", do=_MAKE)
+
+
+_MAKE = "make one with `bayeslaw sweep plan --out FILE`"
 _AGAIN = "plan again with `bayeslaw sweep plan`"
 
 

@@ -16,6 +16,7 @@ new one is not there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -239,10 +240,11 @@ def read(path: Path) -> Checkpoint:
     except OSError as error:
         if _NAME.fullmatch(path.name):
             raise _damaged(file, error.strerror or str(error)) from error
+        runs = _runs_below(path)
         raise CheckpointError(
             f"{path} is no checkpoint: {FILE_NAME}: {error.strerror}",
             allowed=f"a checkpoint's folder (RUN_DIR/{FOLDER}/step-...), or a run directory that has some",
-            do="name one of these",
+            do=f"name a run: {_some(runs)}" if runs else "name one of these",
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _damaged(file, f"no record of a checkpoint ({error})") from error
@@ -334,6 +336,11 @@ def require_same(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) 
             "a checkpoint of another architecture; " + "; ".join(found),
             do="use the config that the checkpoint was made with, or another checkpoint",
         )
+
+
+def _runs_below(path: Path) -> list[str]:
+    """The run directories with checkpoints in an output folder, or in its folder of runs."""
+    return sorted(str(place.parent) for runs in (path / "runs", path) for place in runs.glob(f"*/{FOLDER}"))
 
 
 def _some(names: list[str]) -> str:
@@ -432,6 +439,15 @@ def _damaged(file: Path, wrong: str) -> CheckpointError:
 def _not_saved(target: Path, parts: Mapping[str, Mapping[str, Tensor]], error: Exception) -> CheckpointError:
     size = sum(tensor.numel() * tensor.element_size() for tensors in parts.values() for tensor in tensors.values())
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    what = f"cannot save the checkpoint {target}: {reason}; it takes {size:,} bytes"
+    elsewhere = "choose another output folder with --out; the checkpoints already there are intact"
+    match _errno(error):
+        case errno.EFBIG:
+            return CheckpointError(what, do=f"raise the limit on the size of files (ulimit -f), or {elsewhere}")
+        case errno.EDQUOT:
+            return CheckpointError(what, do=f"free some of your disk quota, or {elsewhere}")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return CheckpointError(what, do=f"make the folder writable, or {elsewhere}")
     place = target.parent
     while not place.exists():
         place = place.parent
@@ -439,6 +455,14 @@ def _not_saved(target: Path, parts: Mapping[str, Mapping[str, Tensor]], error: E
     with contextlib.suppress(OSError):
         free = f"{shutil.disk_usage(place).free:,}"
     return CheckpointError(
-        f"cannot save the checkpoint {target}: {reason}; it takes {size:,} bytes, and {free} are free",
-        do="free disk space or choose another output folder with --out; the checkpoints already there are intact",
+        f"{what}, and {free} are free",
+        do=f"free disk space or {elsewhere}",
     )
+
+
+def _errno(error: Exception) -> int | None:
+    """The system's number of an error; safetensors has it in its text alone."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None

@@ -30,7 +30,7 @@ def require_multiple(name: str, value: int, of: str, unit: int) -> None:
     if value % unit:
         multiple = unit * max(1, round(value / unit))
         raise UsageError(
-            f"{name} = {value} with {of} = {unit}", allowed=f"a multiple of {of}", do=f"the nearest is {multiple}"
+            f"{name} = {value!r} with {of} = {unit!r}", allowed=f"a multiple of {of}", do=f"the nearest is {multiple}"
         )
 
 
@@ -53,6 +53,10 @@ def require_whole(config: Any, *, only: Iterable[str] = (), but: Iterable[str] =
         value = getattr(config, field.name)
         if (only and field.name not in only) or field.name in but or value is None:
             continue
-        lowest = least.get(field.name, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-            raise UsageError(f"{field.name} = {value}", allowed=f"a whole number, {lowest} or more")
+        require_count(field.name, value, least.get(field.name, 1))
+
+
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is no whole number of ``least`` or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name} = {value!r}", allowed=f"a whole number, {least} or more")

@@ -77,7 +77,9 @@ class TrainConfig:
             require_multiple("tokens", self.target.tokens, "batch_tokens", batch_tokens)
         if self.data.validation_tokens < seq_len:
             raise UsageError(
-                f"validation_tokens = {self.data.validation_tokens}", allowed=f"at least one sequence, {seq_len}"
+                f"validation_tokens = {self.data.validation_tokens} with seq_len = {seq_len}",
+                allowed=f"at least one sequence, {seq_len}",
+                do="raise --validation-tokens, or choose a shorter --seq-len",
             )
         self._require_steps()
 

@@ -88,7 +88,7 @@ def _load(spec: str, _place: str) -> Corpus:
         files = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
         return _split_by_file(spec, path, files)
     if path.is_file():
-        content = _read_text(path)
+        content = _read_text(path, otherwise="name another --corpus")
         cut = len(content) - len(content) // HELD_OUT_OF
         return _corpus(spec, content[:cut], content[cut:], files=1)
     close = difflib.get_close_matches(spec, [STDLIB], n=1)
@@ -143,13 +143,13 @@ def _corpus(spec: str, train: bytes, validation: bytes, *, files: int) -> Corpus
     return Corpus(spec, np.frombuffer(train, np.uint8), np.frombuffer(validation, np.uint8), digest, files)
 
 
-def _read_text(file: Path) -> bytes:
+def _read_text(file: Path, otherwise: str = "leave it out") -> bytes:
     try:
         content = file.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}", do="name another --corpus") from error
     if b"\0" in content:
-        raise UsageError(f"{file} is a binary file: it holds zero bytes", allowed="text files", do="leave it out")
+        raise UsageError(f"{file} is a binary file: it holds zero bytes", allowed="text files", do=otherwise)
     return content
 
 
@@ -179,11 +179,17 @@ class Batches:
 
     def __post_init__(self) -> None:
         if self.windows < self.sequences:
+            there = len(self.tokens)
+            most = max(0, self.windows)
             raise UsageError(
-                f"a batch of {self.sequences} sequences of {self.seq_len} tokens "
-                f"from a training corpus of {len(self.tokens)} tokens",
-                allowed=f"at most {max(0, len(self.tokens) - self.seq_len) // self.seq_len} sequences",
-                do="use a larger corpus, a shorter --seq-len or a smaller --batch-tokens",
+                f"a batch of {self.sequences} sequence{'s' if self.sequences > 1 else ''} of {self.seq_len} tokens "
+                f"from a training corpus of {there} tokens, which is too short for one batch",
+                allowed=f"at most {most} sequence{'s' if most > 1 else ''} of this length, "
+                f"--batch-tokens {most * self.seq_len}"
+                if most
+                else f"no sequence of this length; at most --seq-len {there // 2}",
+                do=f"use a larger corpus ({(self.sequences + 1) * self.seq_len} training tokens or more), "
+                "a shorter --seq-len or a smaller --batch-tokens",
             )
 
     @property
@@ -219,6 +225,12 @@ def validation_sequences(corpus: Corpus, seq_len: int, tokens: int) -> NDArray[n
     """
     there = (len(corpus.validation) - 1) // seq_len
     wanted = tokens // seq_len
+    if there < 1:
+        raise UsageError(
+            f"validation sequences of {seq_len} tokens from {len(corpus.validation)} held-out tokens",
+            allowed=f"sequences of at most {len(corpus.validation) - 1} tokens",
+            do=f"choose a shorter --seq-len, or a larger corpus (one with more than {seq_len} held-out tokens)",
+        )
     if there < wanted:
         raise UsageError(
             f"{tokens} validation tokens in sequences of {seq_len} from {len(corpus.validation)} held-out tokens",

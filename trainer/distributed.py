@@ -86,9 +86,10 @@ def join(device: str = "auto") -> World:
     size, rank, local, here = (int(os.environ.get(name, default)) for name, default in _TORCHRUN.items())
     if (gpus or device == "cuda") and device != "cpu" and gpus < here:  # some on the CPU would wait for the others
         raise UsageError(
-            f"device = {device!r} for {here} processes of this machine, which has {gpus} GPUs",
+            f"device = {device!r} for {here} process{'es' if here > 1 else ''} of this machine, "
+            f"which has {gpus} GPU{'' if gpus == 1 else 's'}",
             allowed="cpu, or as many processes as there are GPUs",
-            do="train with --device cpu, or start fewer processes",
+            do="train with --device cpu" + (", or start fewer processes" if here > 1 else ""),
         )
     on_gpu = device != "cpu" and gpus > 0
     if on_gpu:

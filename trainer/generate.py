@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
 from models.layers import Cache
 from models.looped import LoopedTransformer
 from trainer import checkpoint
-from trainer.checks import is_positive, nearest
+from trainer.checks import is_positive, nearest, require_count
 from trainer.layering import recorded_config
-from trainer.sections import BYTE_VALUES
+from trainer.sections import BYTE_VALUES, MOST_LAYERS
 
 DECODINGS = ("cached", "plain")
 """``plain`` runs the whole window through the network for every token, ``cached`` only what is new."""
@@ -84,13 +85,18 @@ def generate(
     Raises
     ------
     UsageError
-        A value that cannot be meant, or recurrences that the network has no parameters for.
+        A value that cannot be meant, or recurrences that the network has no parameters for or that would take hours.
     """
     if not isinstance(prompt, str):
         raise UsageError(f"prompt = {prompt!r}", allowed="a text")
-    for name, value, least in (("tokens", tokens, 1), ("top_k", top_k, 1), ("seed", seed, 0)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST):
-            raise UsageError(f"{name} = {value!r}", allowed=f"a whole number, {least} or more")
+    counts = (("tokens", tokens, 1), ("top_k", top_k, 1), ("seed", seed, 0), ("recurrences", recurrences, 1))
+    for name, value, least in counts:
+        if value is not None:
+            require_count(name, value, least)
+            if value >= MOST:
+                raise UsageError(f"{name} = {value}", allowed="a whole number below 2^63")
+    if recurrences is not None:
+        _require_layers(model.architecture, recurrences)
     if temperature != 0 and not is_positive(temperature):
         raise UsageError(f"temperature = {temperature!r}", allowed="a finite number, 0 or more; 0 is greedy")
     if decoding not in DECODINGS:
@@ -99,6 +105,17 @@ def generate(
     for token in (DOCUMENT_START, *prompt.encode("utf-8", "surrogateescape")):
         window.append(token)
     return _bytes(window, window.logits(), tokens, temperature, top_k, torch.Generator().manual_seed(seed))
+
+
+def _require_layers(architecture: Architecture, recurrences: int) -> None:
+    """Refuse recurrences through which a token would take hours."""
+    once, shared = architecture.prelude_layers + architecture.coda_layers, architecture.shared_layers
+    if (layers := once + recurrences * shared) > MOST_LAYERS:
+        raise UsageError(
+            f"recurrences = {recurrences} of {shared} shared layers: {layers:,} layers in all",
+            allowed=f"at most {MOST_LAYERS:,} layers, prelude and coda included",
+            do=f"the most are --recurrences {(MOST_LAYERS - once) // shared}",
+        )
 
 
 def _bytes(

@@ -17,22 +17,20 @@ from torch import Tensor
 
 from bayeslaw import schema
 from bayeslaw.errors import UsageError
-from bayeslaw.journal import FILE_NAME as JOURNAL
-from bayeslaw.journal import JournalWriter
 from bayeslaw.plan import config_hash, require_study
-from bayeslaw.version import versions
 from trainer import checkpoint, rundir
 from trainer.config import TrainConfig
 from trainer.data import HUB_CORPORA, Batches, load_corpus, validation_sequences
-from trainer.distributed import World, join
+from trainer.distributed import join
 from trainer.execution import Execution
-from trainer.hardware import device_name
+from trainer.layering import recorded_config
 from trainer.learner import Learner, shares
 from trainer.memory import shortage_told
 from trainer.progress import Progress
+from trainer.record import Silent, begun, code_versions, device_row
 from trainer.run import STOPPED, Run
 from trainer.signals import stopped
-from trainer.tracking import Follower, Tracking
+from trainer.tracking import Tracking
 
 
 @dataclass(frozen=True)
@@ -158,30 +156,25 @@ def train(
                 f"a run that continues {config.continues} without that checkpoint",
                 do="name the run or checkpoint with --continue-from",
             )
-        facts = {"config": config.to_dict(), "config_hash": digest, "run_id": config.run_id, "versions": _versions()}
+        facts = {
+            "config": config.to_dict(),
+            "config_hash": digest,
+            "run_id": config.run_id,
+            "versions": code_versions(),
+        }
         with shortage_told(config, execution, at_once, world.device):
             learner = Learner(config, execution, world)  # a config that cannot run leaves no journal
             folder = run_dir / checkpoint.FOLDER
-            run = Run(config, execution, world, learner, batches, held_out, folder, facts)
+            run = Run(
+                config, execution, world, learner, batches, held_out, folder, facts | {"versions": code_versions()}
+            )
             if start := point or base:
                 run.restore(start)
-        writer = _Silent()
+        writer = Silent()
 
         def begin() -> None:
             nonlocal writer
-            kept = []
-            if point is None:
-                kept = rundir.set_aside(run_dir, JOURNAL, checkpoint.FOLDER)
-                if kept:
-                    tell(f"begins anew: nothing there to go on from; what was there is kept as {', '.join(kept)}")
-            else:
-                if there is None:
-                    kept = rundir.set_aside(run_dir, JOURNAL)
-                    tell(
-                        f"its journal is lost or damaged{': kept as ' + kept[0] if kept else ''}; a new one begins here"
-                    )
-                tell(f"goes on after step {point.step} of {config.steps}")
-            writer = _Writer(run, study, tracking, fresh=there is None or point is None, resumed=point is not None)
+            writer = begun(run, study, tracking, there, point, tell)
 
         world.agreed(begin)
         with writer, Progress(config.run_id, config.steps, quiet=quiet or not world.first) as progress:
@@ -198,67 +191,7 @@ def train(
                 tell(f"stopped after step {run.steps_done} of {config.steps}; the same command goes on from there")
                 raise stopped(run.signal)
         world.agreed(lambda: None)  # no process calls the run finished before its journal does
-    return RunResult(config.row | _device_row(world) | run.row | {"state": state}, run_dir, skipped=run.skipped)
-
-
-class _Silent:
-    """What a process does that does not write."""
-
-    state = "failed"
-
-    def __enter__(self) -> _Silent:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
-
-    def record(self, step: int, values: dict[str, float]) -> None: ...
-
-    def sync(self) -> None: ...
-
-
-class _Writer(_Silent):
-    """Writes the journal of a run and has it followed, from its start or resume record to its end record."""
-
-    def __init__(self, run: Run, study: str, tracking: Tracking | None, *, fresh: bool, resumed: bool) -> None:
-        self._run = run
-        run_dir = run.folder.parent
-        self._journal = JournalWriter(run_dir)
-        self._follower: Follower | None = tracking.follow(self._journal.path) if tracking else None
-        config, device = run.config, _device_row(run.world)
-        if fresh:
-            self._journal.start(
-                study=study,
-                config=config.to_dict(),
-                config_hash=config_hash(config.to_dict()),
-                versions=_versions(),
-                row=config.row | device,
-            )
-        if resumed:
-            self._journal.resume(step=run.steps_done, versions=_versions(), row=device)
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        text = None
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            self.state, text = STOPPED, f"stopped by {type(error).__name__}"
-        elif error is not None:
-            self.state, text = "failed", rundir.reason(error)
-        with contextlib.closing(self._journal):
-            self._journal.end(state=self.state, row=self._run.row, error=text)
-        if self._follower:
-            self._follower.close()
-
-    def record(self, step: int, values: dict[str, float]) -> None:
-        """Write a point of the curve."""
-        self._journal.metrics(step, values)
-        if self._follower:
-            self._follower.recorded(len(values))
-
-    def sync(self) -> None:
-        """Bring the journal to the disk."""
-        self._journal.sync()
+    return RunResult(config.row | device_row(world) | run.row | {"state": state}, run_dir, skipped=run.skipped)
 
 
 def continued(config: TrainConfig, base: checkpoint.Checkpoint) -> TrainConfig:
@@ -271,7 +204,7 @@ def continued(config: TrainConfig, base: checkpoint.Checkpoint) -> TrainConfig:
     """
     weights = base.files["model" + checkpoint.SUFFIX]["sha256"][:16]
     origin = f"{base.facts['run_id']}@{base.step}:{weights}"
-    before = TrainConfig.from_dict(base.facts["config"])
+    before = recorded_config(base.facts, base.path)
     if replace(config, target=before.target, continues=before.continues) != before:
         now, then = (part.to_dict() for part in (config, before))
         differing = [name for name in now if name not in ("target", "continues") and now[name] != then[name]]
@@ -295,11 +228,3 @@ def _data(config: TrainConfig) -> tuple[Batches, Tensor]:
     seq_len = config.model.seq_len
     batches = Batches(corpus.train, seq_len, config.optimizer.batch_tokens // seq_len, config.seed)
     return batches, torch.from_numpy(validation_sequences(corpus, seq_len, config.data.validation_tokens))
-
-
-def _versions() -> dict[str, str]:
-    return versions("torch")
-
-
-def _device_row(world: World) -> dict[str, Any]:
-    return {"device": device_name(world.device), "device_count": world.size}

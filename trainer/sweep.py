@@ -12,11 +12,13 @@ from typing import Any
 from bayeslaw.errors import JournalError, UsageError
 from bayeslaw.journal import FILE_NAME
 from bayeslaw.plan import Plan, PlannedRun, require_study
+from trainer.checks import require_count
 from trainer.config import BudgetError, TrainConfig
+from trainer.data import HUB_CORPORA, STDLIB
 from trainer.execution import Execution
 from trainer.layering import TARGETS, layered
 from trainer.loop import train, with_digest
-from trainer.presets import Preset, preset
+from trainer.presets import PRESETS, Preset, preset
 from trainer.rundir import BusyError, reason, run_directory, settled
 from trainer.tracking import Tracking
 
@@ -81,6 +83,7 @@ def plan_grid(
         for width in widths
         if r != 1 or recipe == recipes[0]
     )
+    require_count("unrolled_layers", unrolled_layers)
     family = Preset("grid", "a grid", unrolled_layers, {}, cells)
     return _plan(family, cells, study, seeds, min_steps, left_out, fields)
 
@@ -151,6 +154,7 @@ def _plan(
     """The plan of a family's cells with further fields for all of them."""
     require_study(study)
     _require_each_once("seeds", seeds)
+    require_count("min_steps", min_steps)
     for name in (*TARGETS, "seed"):
         if name in fields:
             raise UsageError(f"{name} in a grid", allowed="budgets and seeds: the tokens follow from the budgets")
@@ -218,6 +222,12 @@ class RunOutcome:
         return f"{self.run_id}: {self.state}{loss}, {self.seconds:.1f} s" + (f"; {self.error}" if self.error else "")
 
 
+def unread(plan: Plan) -> list[str]:
+    """The corpora of a plan that this version can plan for but not read."""
+    named = dict.fromkeys(run.config.get("data", {}).get("corpus") for run in plan.runs)
+    return [corpus for corpus in named if corpus in HUB_CORPORA]
+
+
 def run_plan(
     plan: Plan,
     out: Path,
@@ -253,13 +263,22 @@ def run_plan(
 
     Raises
     ------
+    UsageError
+        A limit below 1, or a corpus of `unread`: nothing is trained.
     JournalError
         The output folder cannot be written.
     KeyboardInterrupt, SystemExit
         Ctrl-C or SIGTERM; the run in training ends as ``killed``, finished ones stay.
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit = {limit}", allowed="1 or more runs")
+    if limit is not None:
+        require_count("limit", limit)
+    for corpus in unread(plan):
+        again = plan.study if plan.study in PRESETS else "NAME"
+        raise UsageError(
+            f"the plan is on the corpus {corpus}, a packed data set that this version does not read yet",
+            allowed=f"a plan on {STDLIB}, a text file or a folder of text files",
+            do=f"plan again with `bayeslaw sweep plan --preset {again} --corpus PATH`",
+        )
     tracking = Tracking(tracking_uri) if tracking_uri else None
     outcomes: list[RunOutcome] = []
     for number, planned in enumerate(plan.runs, start=1):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from bayeslaw.cli.lists import Integer
 from bayeslaw.cli.output import note, own, plain, print_json
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK
 
@@ -23,7 +24,7 @@ app = App(name="demo", help="Train, track, fit, allocate and report, end to end,
 def demo(
     *,
     out: Path = Path("demo-out"),
-    seed: int = 0,
+    seed: Integer = 0,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Train 18 small looped models on CPU, track them in MLflow, fit phi, recommend an allocation, write a report.

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from bayeslaw.cli.lists import Integer
 from bayeslaw.cli.output import keep_input, note, print_json
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, FitError, UsageError
 from bayeslaw.files import require_writable
@@ -35,11 +36,11 @@ def fit(
     point: Literal["huber", "ls"] | None = None,
     injection_in: Literal["once", "rec", "nowhere", "regression"] = "once",
     out: Path | None = None,
-    draws: int = 1000,
-    tune: int = 1000,
-    chains: int = 4,
+    draws: Integer = 1000,
+    tune: Integer = 1000,
+    chains: Integer = 4,
     target_accept: float = 0.95,
-    seed: int = 0,
+    seed: Integer = 0,
     allow_prior_dominated: Annotated[bool, Parameter(negative="")] = False,
     tracking_uri: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from bayeslaw.cli.lists import OptionalInteger
+
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 """Annotation of the flag --json."""
 
@@ -35,8 +37,8 @@ class TargetFlags:
     """
 
     budget: float | None = None
-    tokens: int | None = None
-    steps: int | None = None
+    tokens: OptionalInteger = None
+    steps: OptionalInteger = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +59,11 @@ class SizeFlags:
         The last recurrences that gradients pass through; all by default.
     """
 
-    d_model: int | None = None
+    d_model: OptionalInteger = None
     width_scale: float | None = None
-    recurrences: int | None = None
-    shared_layers: int | None = None
-    backprop_recurrences: int | None = None
+    recurrences: OptionalInteger = None
+    shared_layers: OptionalInteger = None
+    backprop_recurrences: OptionalInteger = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +88,13 @@ class ModelFlags:
         Lanes of hyperconnections, 2 by default.
     """
 
-    prelude_layers: int | None = None
-    coda_layers: int | None = None
-    head_size: int | None = None
-    seq_len: int | None = None
-    vocab_size: int | None = None
+    prelude_layers: OptionalInteger = None
+    coda_layers: OptionalInteger = None
+    head_size: OptionalInteger = None
+    seq_len: OptionalInteger = None
+    vocab_size: OptionalInteger = None
     injection: str | None = None
-    lanes: int | None = None
+    lanes: OptionalInteger = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ class OptimizerFlags:
         Peak rate of lane parameters.
     """
 
-    batch_tokens: int | None = None
+    batch_tokens: OptionalInteger = None
     rate_rule: str | None = None
     matrix_rate: float | None = None
     embedding_rate: float | None = None
@@ -146,9 +148,9 @@ class DataFlags:
 
     corpus: str | None = None
     corpus_digest: str | None = None
-    validation_tokens: int | None = None
-    log_every: int | None = None
-    validate_every: int | None = None
+    validation_tokens: OptionalInteger = None
+    log_every: OptionalInteger = None
+    validate_every: OptionalInteger = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +180,11 @@ class ExecutionFlags:
     device: str | None = None
     precision: str | None = None
     compile: str | None = None
-    micro_batch: int | None = None
+    micro_batch: OptionalInteger = None
     activation_checkpointing: bool | None = None
-    checkpoint_every: int | None = None
+    checkpoint_every: OptionalInteger = None
     checkpoint_minutes: float | None = None
-    keep: int | None = None
+    keep: OptionalInteger = None
 
 
 Target = Annotated[TargetFlags | None, _flags("Target", 1)]

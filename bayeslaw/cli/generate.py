@@ -9,6 +9,7 @@ from pathlib import Path
 from cyclopts import App
 
 from bayeslaw.cli import flags
+from bayeslaw.cli.lists import Integer, OptionalInteger
 from bayeslaw.cli.output import own, print_json
 from bayeslaw.errors import EXIT_OK
 
@@ -21,11 +22,11 @@ def generate(
     /,
     *,
     prompt: str = "",
-    tokens: int = 200,
+    tokens: Integer = 200,
     temperature: float = 1.0,
-    top_k: int | None = None,
-    seed: int = 0,
-    recurrences: int | None = None,
+    top_k: OptionalInteger = None,
+    seed: Integer = 0,
+    recurrences: OptionalInteger = None,
     decoding: str = "cached",
     as_json: flags.Json = False,
 ) -> int:

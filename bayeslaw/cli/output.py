@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -84,9 +85,14 @@ def own(package: str) -> ModuleType:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: plain numbers, lists and dicts, what is not finite as None."""
+    """The value as JSON can hold it: plain numbers, lists and dicts, what is not finite as None.
+
+    Bytes of a path or flag that are no text, which Python holds as lone surrogates, become U+FFFD.
+    """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {plain(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if hasattr(value, "item"):  # numpy scalars

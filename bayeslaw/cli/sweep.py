@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App
 
 from bayeslaw.cli import flags
-from bayeslaw.cli.lists import Floats, Integers, Texts
+from bayeslaw.cli.lists import Floats, Integers, OptionalInteger, Texts
 from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from bayeslaw.plan import Plan, read_plan, write_plan
@@ -26,8 +26,8 @@ def plan(
     recurrences: Annotated[list[int] | None, Integers] = None,
     recipes: Annotated[list[str] | None, Texts] = None,
     seeds: Annotated[list[int] | None, Integers] = None,
-    unrolled_layers: int | None = None,
-    min_steps: int | None = None,
+    unrolled_layers: OptionalInteger = None,
+    min_steps: OptionalInteger = None,
     model: flags.Model = None,
     optimizer: flags.Optimizer = None,
     data: flags.Data = None,
@@ -92,6 +92,11 @@ def plan(
         raise UsageError(f"--unrolled-layers with --preset {preset}", allowed="the preset's own depth")
     else:
         planned = trainer_sweep.plan_preset(preset, study=study, left_out=note, **grid, **fields)
+    for corpus in trainer_sweep.unread(planned):
+        note(
+            f"note: this version does not read the corpus {corpus} yet; "
+            "to run the plan, plan with --corpus PATH (a text file or a folder of them)"
+        )
     if out is not None:
         write_plan(planned, out)
         note(f"plan of {len(planned.runs)} runs written to {out}")
@@ -124,7 +129,7 @@ def run(
     *,
     out: Path,
     tracking_uri: str | None = None,
-    limit: int | None = None,
+    limit: OptionalInteger = None,
     execution: flags.Execution = None,
     as_json: flags.Json = False,
 ) -> int:

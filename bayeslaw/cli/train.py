@@ -12,6 +12,7 @@ from cyclopts import App
 
 from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.cli import flags
+from bayeslaw.cli.lists import OptionalInteger
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from bayeslaw.journal import FILE_NAME, read_journal
@@ -27,7 +28,7 @@ def train(
     config: Path | None = None,
     continue_from: Path | None = None,
     recipe: str | None = None,
-    seed: int | None = None,
+    seed: OptionalInteger = None,
     target: flags.Target = None,
     size: flags.Size = None,
     model: flags.Model = None,
@@ -97,7 +98,7 @@ def train(
             tracking.deliver(result.run_dir / FILE_NAME)
         _print(result.row, result.run_dir, as_json)
         if result.state != "finished":
-            note(f"the run {result.state}: its loss is no number any more; try a smaller budget, width or batch")
+            note(f"the run {result.state}: its loss is no number any more\n  next: {_calmer(run_config)}")
     return EXIT_OK if result.state == "finished" else EXIT_FAILURE
 
 
@@ -132,6 +133,22 @@ def _with_width(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"d_model": int(width)}
 
 
+def _calmer(config: Any) -> str:
+    """What to try after a run of this config that diverged."""
+    lanes = config.model.injection == "hyperconnections"
+    kinds = [kind for kind in own("trainer.rates").KINDS if lanes or kind != "lane"]
+    shown = ", ".join(f"--{kind}-rate (now {getattr(config.optimizer, f'{kind}_rate'):g})" for kind in kinds)
+    return f"train with lower learning rates: {shown}; only then with a smaller --d-model or a larger --batch-tokens"
+
+
+def _loss(row: dict[str, Any]) -> str:
+    """The loss as the table shows it; a standard error takes more than one validation sequence."""
+    if "loss" not in row:
+        return "-"
+    error = row.get("loss_se", math.nan)
+    return f"{row['loss']:.4f}" + (f" +- {error:.4f}" if math.isfinite(error) else "") + " nats/token"
+
+
 def _print(row: dict[str, Any], run_dir: Path, as_json: bool) -> None:
     newest = max(run_dir.glob("checkpoints/step-*"), default=None)
     if as_json:
@@ -140,11 +157,10 @@ def _print(row: dict[str, Any], run_dir: Path, as_json: bool) -> None:
     last: dict[str, float] = {}
     for record in read_journal(run_dir / FILE_NAME).metrics:
         last |= record["values"]
-    loss = f"{row['loss']:.4f} +- {row.get('loss_se', float('nan')):.4f} nats/token" if "loss" in row else "-"
     lines = {
         "run": row["run_id"],
         "state": row["state"],
-        "loss": loss,
+        "loss": _loss(row),
         "parameters": f"{row['n_unique']:,}",
         "tokens": f"{row.get('tokens', 0):,}",
         "FLOPs": f"{row.get('flops', 0.0):.3g}",

@@ -67,8 +67,10 @@ def test_any_edit_is_refused(file, edit):
         (lambda plan: plan.update(study=" "), "study = ' '"),
         (lambda plan: plan["runs"].clear(), "a plan of 0 runs"),
         (lambda plan: plan["runs"].append(plan["runs"][0]), "a plan of 3 runs, 2 of them different"),
-        (lambda plan: plan["runs"].__setitem__(0, 5), "is not a sweep plan"),
-        (lambda plan: plan.update(runs=5), "is not a sweep plan"),
+        (lambda plan: plan["runs"].__setitem__(0, 5), "is not a sweep plan: entry 1 of its runs has no run_id"),
+        (lambda plan: plan["runs"][1].pop("config"), "is not a sweep plan: entry 2 of its runs"),
+        (lambda plan: plan.update(runs=5), "is not a sweep plan: it has no list of runs"),
+        (lambda plan: plan.pop("study"), "study = ''"),
     ],
 )
 def test_what_no_planning_makes_is_refused_whatever_its_hash(file, edit, named):
@@ -83,11 +85,34 @@ def test_another_version_is_named(file):
         read_plan(file)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "5", "{}", '{"runs": []}', "no json"])
-def test_a_file_of_another_kind(file, text):
-    file.write_text(text)
-    with pytest.raises(JournalError, match=r"is not a sweep plan .*\n  next: make one with"):
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (b"", "it is empty"),
+        (b"[]", "it holds no JSON object"),
+        (b"5", "it holds no JSON object"),
+        (b"{}", "it has no schema_version"),
+        (b'{"runs": []}', "it has no schema_version"),
+        (b"no json", "it is no JSON from line 1, column 1 on"),
+        (b'{"schema_version": 1,\n "runs": [', "it is no JSON from line 2, column 11 on"),
+        (b"[" * 100_000, "it is no JSON"),
+        (b"9" * 10_000, "it is no JSON"),
+        (b'{"schema_version": 1, "runs": [NaN]}', "a number in it is not finite"),
+        (b"\xff\xfe", "it is no text"),
+    ],
+)
+def test_a_file_of_another_kind(file, content, wrong):
+    file.write_bytes(content)
+    with pytest.raises(JournalError, match="next: make one with") as error:
         read_plan(file)
+    assert error.value.what == f"{file} is not a sweep plan: {wrong}"
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match=r"no such file: .*none\.json\n.*\n  next: make one with"):
+        read_plan(tmp_path / "none.json")
+    with pytest.raises(UsageError, match=r"cannot read .*: Is a directory"):
+        read_plan(tmp_path)
 
 
 @pytest.mark.parametrize("study", ["", " \t", None])

@@ -76,7 +76,7 @@ def test_allocate_prints_a_sentence(capsys, isodepth_file):
     assert run(["allocate", str(isodepth_file), "--flops", "1e19", "--recurrences", "1,4"]) == 0
     assert "train r = 1" in capsys.readouterr().out
     assert run(["allocate", str(isodepth_file), "--flops", "1e19", "--recurrences", "1;4"]) == 2
-    assert "no list of whole numbers" in capsys.readouterr().err
+    assert "--recurrences '1;4'\n  allowed: whole numbers, as 1,2,4 or 1 2 4" in capsys.readouterr().err
 
 
 def test_predict_json(capsys, isodepth_file):

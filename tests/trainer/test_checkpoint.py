@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from bayeslaw.errors import CheckpointError
 from trainer import checkpoint
@@ -322,6 +324,40 @@ def test_a_full_disk_leaves_what_was_there(folder, monkeypatch, call, step):
     assert "free disk space" in error.value.do
     assert steps(folder) == [10, 20]
     assert latest(folder).facts == {"at": 20}
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.EFBIG, "File too large"), "ulimit -f"),
+        (SafetensorError("I/O error: File too large (os error 27)"), "ulimit -f"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "your disk quota"),
+        (OSError(errno.EACCES, "Permission denied"), "make the folder writable"),
+    ],
+)
+def test_what_no_free_disk_space_would_mend(folder, monkeypatch, error, advice):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(checkpoint, "save_file", fail)
+    with pytest.raises(CheckpointError, match="cannot save") as caught:
+        save(folder, 30, parts_of(5.0), {}, keep=1)
+    assert advice in caught.value.do
+    assert "choose another output folder with --out" in caught.value.do
+    assert "are free" not in caught.value.what
+    assert "disk space" not in caught.value.do
+
+
+def test_a_limit_on_the_size_of_files(folder):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match="File too large") as caught:
+            save(folder, 30, parts_of(5.0), {}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "ulimit -f" in caught.value.do
+    assert steps(folder) == [10, 20]
 
 
 def test_any_error_leaves_what_was_there(folder):

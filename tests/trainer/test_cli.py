@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from bayeslaw.cli import run
 from bayeslaw.journal import find_journals, read_journal
@@ -77,6 +78,15 @@ def test_a_run_that_diverges_exits_1(flags, capsys):
     assert "diverged" in printed.out
     assert re.search("skipped steps +5, loss or gradient was no number", printed.out)
     assert "no number any more" in printed.err
+    assert re.search(r"next: train with lower learning rates: --matrix-rate .*--gain-rate \(now 1e\+38\)", printed.err)
+    assert "smaller budget" not in printed.err
+
+
+def test_a_loss_of_one_sequence_has_no_standard_error(flags, capsys):
+    assert run(command("train", flags, validation_tokens=16)) == 0
+    assert re.search(r"loss +\d\.\d{4} nats/token", capsys.readouterr().out)
+    assert run(command("train", flags)) == 0
+    assert re.search(r"loss +\d\.\d{4} \+- 0\.\d{4} nats/token", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,12 @@ def test_a_run_that_diverges_exits_1(flags, capsys):
         ({"corpus_digest": "0" * 16}, "0000000000000000, as when the run was planned"),
         ({"corpus": "KristianS7/prepacked-fineweb-edu-llama2-32K-T2048"}, "not on this machine"),
         ({"recurences": 2}, "--recurrences"),
-        ({"tokens": "many"}, "many"),
+        ({"tokens": "many"}, "--tokens 'many'\n  allowed: a whole number"),
+        pytest.param(
+            {"device": "cuda"},
+            "for 1 process of this machine, which has 0 GPUs",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
     ],
 )
 def test_flags_that_cannot_be_meant(flags, capsys, changes, named):
@@ -129,6 +144,14 @@ def test_presets_file_and_flags(flags, tmp_path, capsys):
     assert (config.data.validation_tokens, config.model.coda_layers) == (1280, 1)
     assert answer["checkpoint"].endswith("step-000000004")
     assert len(list(run_directory(tmp_path / "out", row["run_id"]).glob("checkpoints/step-*"))) == 1
+
+
+@pytest.mark.parametrize("written", ['"16"', "16.0", "true"])
+def test_what_is_no_whole_number_is_shown_as_what_it_is(tmp_path, capsys, written):
+    (tmp_path / "run.toml").write_text(f"[model]\nd_model = {written}\n[target]\nsteps = 1\n")
+    assert run(["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]) == 2
+    shown = {'"16"': "'16'", "true": "True"}.get(written, written)
+    assert f"d_model = {shown}\n  allowed: a whole number" in capsys.readouterr().err
 
 
 def test_continue_from(flags, tmp_path, capsys):
@@ -187,6 +210,17 @@ def test_plans_of_presets(tmp_path, capsys):
     assert "no --widths, --recurrences" in capsys.readouterr().err
 
 
+def test_a_plan_on_a_corpus_that_is_not_read_yet(tmp_path, capsys):
+    part = ["--budgets", "4.64e17", "--widths", "640", "--recurrences", "1"]
+    file, out = str(tmp_path / "plan.json"), str(tmp_path / "out")
+    assert run(["sweep", "plan", "--preset", "paper", *part, "--out", file]) == 0
+    assert "does not read the corpus KristianS7/" in (told := capsys.readouterr().err)
+    assert "plan with --corpus PATH" in told
+    assert run(["sweep", "run", file, "--out", out]) == 2
+    assert "bayeslaw sweep plan --preset paper --corpus PATH" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_that_cannot_be_written(flags, plan_flags, tmp_path, capsys):
     (tmp_path / "file").touch()
     below = str(tmp_path / "file" / "out")
@@ -212,6 +246,8 @@ def test_sweep(plan_flags, tmp_path, capsys):
     assert run(["sweep", "run", file, "--out", out, "--limit", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["planned"], len(answer["runs"])) == (2, 1)
+    assert run(["sweep", "run", f"{file}.none", "--out", out]) == 2
+    assert f"error: no such file: {file}.none" in capsys.readouterr().err
     assert run(["sweep", "run", file, "--out", out]) == 0
     assert "2 of 2 runs are finished, 1 since before; 0 went wrong" in capsys.readouterr().out
     assert len(load_runs("mlflow:typed").runs) == 2

@@ -75,8 +75,8 @@ def test_what_is_no_corpus(tmp_path):
         "stdlb": "the nearest is stdlib",
         str(tmp_path / "absent"): "stdlib, or the path of a text file or of a folder",
         str(empty): "is too short: 0 bytes",
-        str(binary): "binary is a binary file",
-        str(mixed): r"data\.bin is a binary file",
+        str(binary): "(?s)binary is a binary file.*next: name another --corpus",
+        str(mixed): r"(?s)data\.bin is a binary file.*next: leave it out",
         str(tmp_path / "nothing"): "holds no text",
         folder(
             tmp_path / "few", [name for name in NAMES if not held_out(name)][:3]
@@ -115,8 +115,14 @@ def test_a_sequence_longer_than_the_corpus():
     with pytest.raises(UsageError, match="2 sequences of 64 tokens from a training corpus of 100") as error:
         Batches(tokens, seq_len=64, sequences=2, seed=0)
     assert "shorter --seq-len" in error.value.do
-    with pytest.raises(UsageError, match="allowed: at most 0 sequences"):
-        Batches(tokens, seq_len=128, sequences=1, seed=0)
+    assert error.value.allowed == "no sequence of this length; at most --seq-len 50"
+    Batches(tokens, seq_len=50, sequences=1, seed=0)
+    with pytest.raises(UsageError, match="too short for one batch") as error:
+        Batches(tokens, seq_len=16, sequences=6, seed=0)
+    assert error.value.allowed == "at most 5 sequences of this length, --batch-tokens 80"
+    Batches(tokens, seq_len=16, sequences=5, seed=0)
+    assert "(112 training tokens or more)" in error.value.do
+    Batches(np.zeros(112, dtype=np.uint8), seq_len=16, sequences=6, seed=0)
 
 
 def test_validation_never_repeats():
@@ -132,3 +138,8 @@ def test_validation_never_repeats():
         assert starts.max() > 0.7 * 201  # spread over all of it
     with pytest.raises(UsageError, match=f"allowed: at most {there * 16}"):
         validation_sequences(corpus, 16, (there + 1) * 16)
+    with pytest.raises(
+        UsageError, match="allowed: sequences of at most 200 tokens\n  next: choose a shorter --seq-len"
+    ):
+        validation_sequences(corpus, 201, 201)
+    assert validation_sequences(corpus, 200, 200).shape == (1, 201)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -128,6 +129,9 @@ def test_ids_that_are_no_bytes_are_never_drawn():
         ({"decoding": "cache"}, "decoding 'cache'\n  allowed: cached, plain\n  next: the nearest is cached"),
         ({"recurrences": 3}, "recurrences = 3 in a network trained with 2"),
         ({"recurrences": 0}, "recurrences = 0"),
+        ({"recurrences": 1.5}, "recurrences = 1.5\n  allowed: a whole number"),
+        ({"recurrences": 10**9}, "(?s)1,000,000,002 layers.*allowed: at most 10,000 layers.*--recurrences 9998"),
+        ({"seed": 2**63}, "seed = 9223372036854775808\n  allowed: a whole number below 2"),
     ],
 )
 def test_what_cannot_be_meant(changes, named):
@@ -169,6 +173,28 @@ def test_the_command(tmp_path, capsys):
     assert "temperature = -1" in capsys.readouterr().err
     assert run(["generate", str(tmp_path / "absent")]) == 1
     assert "no checkpoint" in capsys.readouterr().err
+
+
+def test_an_output_folder_names_its_runs(tmp_path, capsys):
+    for number in range(5):
+        saved(tiny(), tmp_path / "runs" / f"run-{number}")
+    for place in (tmp_path, tmp_path / "runs"):
+        assert run(["generate", str(place)]) == 1
+        told = capsys.readouterr().err
+        assert f"{place} is no checkpoint" in told
+        assert f"next: name a run: {tmp_path / 'runs' / 'run-0'}, " in told
+        assert told.rstrip().endswith("run-2 and 2 more")
+    assert run(["generate", str(tmp_path / "runs" / "run-0"), "--tokens", "1"]) == 0
+
+
+def test_a_prompt_that_is_no_text(tmp_path, capsys):
+    """The network reads its bytes; JSON holds no lone surrogates."""
+    path = saved(tiny(), tmp_path)
+    prompt = os.fsdecode(b"\xff\xfea")
+    assert run(["generate", str(tmp_path), "--prompt", prompt, "--tokens", "3", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["prompt"] == "\ufffd\ufffda"
+    assert answer["tokens"] == list(generate(load_model(path), prompt, tokens=3))
 
 
 def test_bytes_that_are_no_text(monkeypatch, tmp_path, capsys):

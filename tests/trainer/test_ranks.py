@@ -387,7 +387,7 @@ def test_all_processes_of_a_machine_compute_on_gpus_or_none(monkeypatch, device,
     if not refused:
         assert join(device) == World(local, here, torch.device("cpu"))
         return
-    with pytest.raises(UsageError, match=f"which has {gpus} GPUs") as error:
+    with pytest.raises(UsageError, match=f"which has {gpus} GPU") as error:
         join(device)
     assert "--device cpu" in error.value.do
 

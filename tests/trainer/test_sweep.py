@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bayeslaw.errors import JournalError, TrackingError, UsageError
 from bayeslaw.journal import find_journals, read_journal
-from bayeslaw.plan import read_plan, write_plan
+from bayeslaw.plan import Plan, read_plan, write_plan
 from trainer.config import TrainConfig
+from trainer.data import FINEWEB_EDU
 from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.loop import with_digest
 from trainer.rundir import claimed, run_directory
-from trainer.sweep import demo_plan, plan_grid, plan_preset, run_plan
+from trainer.sweep import demo_plan, plan_grid, plan_preset, run_plan, unread
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +110,15 @@ def test_presets_that_cannot_be_planned(name, part, named):
         plan_preset(name, **{"study": "x"} | part)
 
 
-def test_a_packed_corpus_is_planned_but_not_trained(tmp_path):
-    plan = plan_preset("paper", study="x", widths=(384,), recurrences=(1,), budgets=(4.64e17,))
-    (outcome,) = run_plan(plan, tmp_path, quiet=True)
-    assert outcome.state == "failed"
-    assert "the packed data set is not on this machine" in outcome.error
+@pytest.mark.parametrize(("study", "named"), [("paper", "--preset paper"), ("x", "--preset NAME")])
+def test_a_packed_corpus_is_planned_but_not_trained(tmp_path, plan, study, named):
+    """Refused before anything is trained, whatever else the plan holds."""
+    packed = plan_preset("paper", study=study, widths=(384,), recurrences=(1,), budgets=(4.64e17,))
+    assert unread(plan) == []
+    assert unread(packed) == [FINEWEB_EDU]
+    with pytest.raises(UsageError, match=f"(?s){FINEWEB_EDU}.*plan again with .*{named} --corpus PATH"):
+        run_plan(Plan(study, plan.runs + packed.runs), tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_execution_reaches_every_run(plan, tmp_path):
@@ -134,7 +141,10 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
     told = []
     plan = plan_grid(**{**grid, "min_steps": steps[1]}, left_out=told.append)
     assert len(plan.runs) == 3
-    assert told == [f"left out: baseline/2/0.375/1e+09/0 would have {steps[0]} steps, fewer than {steps[1]}"]
+    (line,) = told
+    assert re.fullmatch(
+        rf"left out: baseline/2/0\.375/1e\+09/0\S* would have {steps[0]} steps, fewer than {steps[1]}", line
+    )
     with pytest.raises(UsageError, match="no cell of the grid has 10000 optimiser steps"):
         plan_grid(**{**grid, "min_steps": 10_000}, left_out=told.append)
 
@@ -144,6 +154,9 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
     [
         ({"recurrences": (3,)}, "recurrences = 3 with 2 unrolled layers\n  allowed: 1, 2 .*\n  next: the nearest is 2"),
         ({"recurrences": (0,)}, "recurrences = 0"),
+        ({"unrolled_layers": 0}, "unrolled_layers = 0\n  allowed: a whole number, 1 or more"),
+        ({"min_steps": -5}, "min_steps = -5\n  allowed: a whole number, 1 or more"),
+        ({"min_steps": 0}, "min_steps = 0"),
         ({"widths": ()}, r"widths = \[\]"),
         ({"widths": (16, 16)}, "each once"),
         ({"widths": (16, 12)}, "d_model = 12 with head_size = 8"),

@@ -1,0 +1,129 @@
+"""The journal of a run in training: begun or gone on with, followed into MLflow, ended however the run ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from bayeslaw.journal import FILE_NAME, Journal, JournalWriter
+from bayeslaw.plan import config_hash
+from bayeslaw.version import versions
+from trainer import checkpoint, rundir
+from trainer.distributed import World
+from trainer.hardware import device_name
+from trainer.run import STOPPED, Run
+from trainer.tracking import Follower, Tracking
+
+
+def begun(
+    run: Run,
+    study: str,
+    tracking: Tracking | None,
+    there: Journal | None,
+    point: checkpoint.Checkpoint | None,
+    tell: Callable[[str], None],
+) -> Writer:
+    """The writer of a run that begins, or goes on.
+
+    Parameters
+    ----------
+    run : Run
+    study : str
+        MLflow experiment.
+    tracking : Tracking, optional
+    there : Journal, optional
+        The run's journal where it can be gone on with.
+    point : Checkpoint, optional
+        What the run goes on from.
+    tell : callable
+        Told what the person should know.
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be written.
+    """
+    run_dir = run.folder.parent
+    if point is None:
+        if kept := rundir.set_aside(run_dir, FILE_NAME, checkpoint.FOLDER):
+            tell(f"begins anew: nothing there to go on from; what was there is kept as {', '.join(kept)}")
+        return Writer(run, study, tracking, fresh=True, resumed=False)
+    if there is None:
+        kept = rundir.set_aside(run_dir, FILE_NAME)
+        where = f", kept as {kept[0]}" if kept else ""
+        tell(f"its journal is lost or damaged{where}; a new one begins here")
+    tell(f"goes on after step {point.step} of {run.config.steps}")
+    return Writer(run, study, tracking, fresh=there is None, resumed=True)
+
+
+class Silent:
+    """What a process does that does not write."""
+
+    state = "failed"
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """Leave the point of the curve to the one that writes."""
+
+    def sync(self) -> None:
+        """Leave the disk alone."""
+
+
+class Writer(Silent):
+    """Writes the journal of a run and has it followed, from its start or resume record to its end record."""
+
+    def __init__(self, run: Run, study: str, tracking: Tracking | None, *, fresh: bool, resumed: bool) -> None:
+        self._run = run
+        run_dir = run.folder.parent
+        self._journal = JournalWriter(run_dir)
+        self._follower: Follower | None = tracking.follow(self._journal.path) if tracking else None
+        config, device = run.config, device_row(run.world)
+        if fresh:
+            self._journal.start(
+                study=study,
+                config=config.to_dict(),
+                config_hash=config_hash(config.to_dict()),
+                versions=code_versions(),
+                row=config.row | device,
+            )
+        if resumed:
+            self._journal.resume(step=run.steps_done, versions=code_versions(), row=device)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        text = None
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self.state, text = STOPPED, f"stopped by {type(error).__name__}"
+        elif error is not None:
+            self.state, text = "failed", rundir.reason(error)
+        with contextlib.closing(self._journal):
+            self._journal.end(state=self.state, row=self._run.row, error=text)
+        if self._follower:
+            self._follower.close()
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """Write a point of the curve."""
+        self._journal.metrics(step, values)
+        if self._follower:
+            self._follower.recorded(len(values))
+
+    def sync(self) -> None:
+        """Bring the journal to the disk."""
+        self._journal.sync()
+
+
+def code_versions() -> dict[str, str]:
+    """Versions of what trains."""
+    return versions("torch")
+
+
+def device_row(world: World) -> dict[str, Any]:
+    """Run-table columns of where a run is trained."""
+    return {"device": device_name(world.device), "device_count": world.size}
