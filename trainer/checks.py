@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bayeslaw.errors import UsageError
@@ -15,6 +15,12 @@ def nearest(given: object, allowed: Iterable[str], cutoff: float = 0.6) -> str |
     """A sentence that names the nearest of the allowed names, None when none is near."""
     close = difflib.get_close_matches(str(given), list(allowed), n=1, cutoff=cutoff)
     return f"the nearest is {close[0]}" if close else None
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def require_known(what: str, given: Iterable[str], known: Iterable[str], also: Iterable[str] = ()) -> None:

@@ -16,6 +16,7 @@ from trainer import checkpoint
 from trainer.checks import is_positive, nearest, require_count
 from trainer.layering import recorded_config
 from trainer.sections import BYTE_VALUES, MOST_LAYERS
+from trainer.states import require_same
 
 DECODINGS = ("cached", "plain")
 """``plain`` runs the whole window through the network for every token, ``cached`` only what is new."""
@@ -43,7 +44,7 @@ def load_model(path: Path) -> LoopedTransformer:
     config = recorded_config(point.facts, point.path)
     model = LoopedTransformer(config.architecture, head_size=config.model.head_size)
     weights = point.tensors("model")
-    checkpoint.require_same(weights, dict(model.named_parameters()))
+    require_same(weights, dict(model.named_parameters()))
     model.load_state_dict(weights)
     return model.double().eval()
 

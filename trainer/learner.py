@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bayeslaw.errors import UsageError
 from models.looped import LoopedTransformer
-from trainer.checkpoint import require_same
 from trainer.config import TrainConfig
 from trainer.distributed import World
 from trainer.execution import Execution
 from trainer.memory import sequences_at_once
 from trainer.optim import Optimizers, schedule
+from trainer.states import require_same
 
 ALL_THREADS = torch.get_num_threads()
 THREAD_WORK = 2**17

@@ -16,9 +16,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from models.injection import HyperConnections
 from models.looped import LoopedTransformer
-from trainer.checkpoint import optimizer_state, optimizer_tensors
 from trainer.distributed import World
 from trainer.muon import MuonH
+from trainer.states import optimizer_state, optimizer_tensors
 
 BETAS = (0.8, 0.95)
 EPS = 1e-10

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 
 from bayeslaw.errors import CheckpointError
 from trainer import checkpoint
-from trainer.checkpoint import FILE_NAME, latest, optimizer_state, optimizer_tensors, read, require_same, save
+from trainer.checkpoint import FILE_NAME, latest, read, save
+from trainer.states import optimizer_state, optimizer_tensors, require_same
 
 
 def parts_of(value=1.0):
