@@ -109,7 +109,7 @@ class Learner:
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """The precision of matmuls."""
-        # Older torch takes a weight cast in a detached recurrence, without gradient, for the kept ones too (pytorch 165068).
+        # Older torch takes a weight cast in a detached recurrence, without gradient, for the others (pytorch 165068).
         kept = self.model.architecture.backprop_recurrences == self.model.architecture.recurrences
         return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bfloat16, cache_enabled=kept)
 
