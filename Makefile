@@ -31,7 +31,7 @@ benchmark: .venv/ready
 	$(BIN)/python benchmarks/posterior.py
 	$(BIN)/python benchmarks/paper.py
 	$(BIN)/python benchmarks/recipes.py
-	$(BIN)/python benchmarks/rates.py --factors .35,1,3
+	$(BIN)/python benchmarks/rates.py
 	$(BIN)/python benchmarks/learning.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training.py --steps 4
 

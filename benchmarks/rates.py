@@ -1,6 +1,6 @@
 """Rates of the rule ``desk``: validation loss at its reference point under each rate times a factor, one at a time.
 
-Writes benchmarks/results/rates.json. `python benchmarks/rates.py --factors .5,1,2` takes about 20 minutes on one core.
+Writes benchmarks/results/rates.json. It takes about 20 minutes on one core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def config(recurrences: int, injection: str) -> TrainConfig:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--factors", default=".5,1,2")
+    parser.add_argument("--factors", default=".35,1,3")
     factors = [float(text) for text in parser.parse_args().factors.split(",")]
     arms = [(1, "none"), (4, "linear"), (4, "hyperconnections")]
     losses: dict[str, dict[str, float]] = {}
