@@ -89,6 +89,7 @@ def _rank(work, arguments, rank: int, size: int, folder: str) -> None:
     if size > 1:
         meeting, timeout = f"file://{folder}/meet", timedelta(seconds=PATIENCE / 2)
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=timeout)
+        dist.barrier()  # one that fails at once must not leave while another still connects to it
     try:
         outcome = work(*arguments)
     except Exception as error:
