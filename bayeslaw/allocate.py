@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class Trainable:
         None under the 6 N D rule.
     n_unique, tokens : int
     loss : ndarray, shape (sample,)
-        The law at this configuration for every draw, nats per token.
+        The law at this configuration for every draw, drift included, nats per token.
     """
 
     d_model: int | None
@@ -199,6 +199,7 @@ def allocate(
 def _option(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: Family) -> tuple[int, Optimum, Trainable]:
     axis = size_axis(family, flops, r, **fit.convention)
     best = optimum(fit.law, draws, axis, flops=flops, recurrences=r)
+    best = replace(best, loss=best.loss * np.exp(fit.drift(r, flops)))
     assert best.width_scale is not None
     # Of the widths that some draw in a hundred calls optimal, the one of least expected loss: the widths' mean would be
     # drawn far out by a posterior with a long tail.
@@ -211,16 +212,19 @@ def _trainable(fit: Fit, draws: dict[str, Array], flops: float, r: int, family: 
     member = family.architecture(d_model, r)
     tokens = member.tokens_for(flops, batch_tokens=family.batch_tokens)
     loss = law_loss(fit.law, draws, *family.split(d_model, r, **fit.convention), r, tokens)[:, 0]
+    loss *= np.exp(fit.drift(r, flops))
     return Trainable(d_model=d_model, n_unique=round(member.n_unique), tokens=tokens, loss=loss)
 
 
 def _plain_option(fit: Fit, draws: dict[str, Array], flops: float) -> tuple[int, Optimum, Trainable]:
     best = optimum(fit.law, draws, plain_axis(), flops=flops, recurrences=1)
+    drifted = np.exp(fit.drift(1, flops))
+    best = replace(best, loss=best.loss * drifted)
     trainable = []
     low, high = (float(q) for q in np.quantile(best.n_unique, [0.01, 0.99]))
     for n in np.geomspace(low, high, CANDIDATES).round():
         tokens = max(1, round(flops / (6 * n)))
-        loss = law_loss(fit.law, draws, n, 0, 1, tokens)[:, 0]
+        loss = law_loss(fit.law, draws, n, 0, 1, tokens)[:, 0] * drifted
         trainable.append(Trainable(d_model=None, n_unique=int(n), tokens=tokens, loss=loss))
     return 1, best, min(trainable, key=_expected_loss)
 

@@ -252,7 +252,8 @@ def log_prior(theta: Any, mu: Any, sd: Any, kinds: Any, gtheta: Any) -> Any:
         Centre and spread of a normal prior; the scale of a half-normal one is in ``sd``.
     kinds : ndarray of int, shape (p, 3)
         First column `NORMAL`, `HALF_NORMAL` (theta is the logarithm of what has that prior) or `POOLED`: normal around
-        the entry of theta in the second column, with the one in the third as the logarithm of its spread.
+        the entry of theta in the second column (-1: around 0), with the one in the third as the logarithm of its
+        spread.
     gtheta : ndarray, shape (p,)
         Gradient, written.
     """
@@ -266,10 +267,12 @@ def log_prior(theta: Any, mu: Any, sd: Any, kinds: Any, gtheta: Any) -> Any:
             gtheta[j] += 1 - q * q
         elif kinds[j, 0] == POOLED:
             spread = math.exp(theta[kinds[j, 2]])
-            q = (theta[j] - theta[kinds[j, 1]]) / spread
+            mean = theta[kinds[j, 1]] if kinds[j, 1] >= 0 else 0.0
+            q = (theta[j] - mean) / spread
             total -= theta[kinds[j, 2]] + 0.5 * LOG_2PI + 0.5 * q * q
             gtheta[j] -= q / spread
-            gtheta[kinds[j, 1]] += q / spread
+            if kinds[j, 1] >= 0:
+                gtheta[kinds[j, 1]] += q / spread
             gtheta[kinds[j, 2]] += q * q - 1
         else:
             q = (theta[j] - mu[j]) / sd[j]

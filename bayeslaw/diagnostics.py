@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from bayeslaw.deviation import PREFIX
 from bayeslaw.posterior import Fit
 from bayeslaw.spec import ALIASES, MAX_R_HAT, MIN_ESS
 from bayeslaw.worth import worth
@@ -88,8 +89,9 @@ def check(fit: Fit) -> CheckResult:
         messages.append(f"effective sample size {least:.0f} (at least {MIN_ESS:.0f} is needed): more --draws")
     passed = not messages
     messages = [f"do not rely on this fit yet, its diagnostics failed: {message}" for message in messages]
-    law_rows = table[table["sd_ratio"] > NOT_IDENTIFIED]
-    not_identified = tuple(law_rows.index)
+    # Deviations of single r are borne by their common spread: that each is free to be near 0 is what they are for.
+    unknown = table.index[table["sd_ratio"] > NOT_IDENTIFIED]
+    not_identified = tuple(name for name in unknown if not name.startswith(PREFIX))
     if not_identified:
         messages.append(f"not identified by the data: {', '.join(not_identified)}; the prior carries the answer there")
     together = confounded(fit, not_identified)
@@ -143,7 +145,7 @@ def confounded(fit: Fit, known: Collection[str] = ()) -> tuple[str, ...]:
     for group in ("posterior", "prior"):
         data = fit.data[group].to_dataset()
         labels, values = [], []
-        for name in fit.law.parameters:
+        for name in (name for name in fit.law.parameters if not name.startswith(PREFIX)):
             # A and B by their terms at the centre: far from it they say what alpha and beta say already.
             sampled = ALIASES.get(name, name)
             for label, chosen in _labels(sampled, data):

@@ -49,8 +49,8 @@ def fit(
     progress : callable
         Told in a few words what is being done.
     **settings
-        Of the `Spec`: law, map, noise, outliers, error_scale, pooling, injection_in, recipe, draws, tune, chains,
-        target_accept, seed.
+        Of the `Spec`, filled up by `Spec.of`: law, map, deviation, drift, noise, outliers, error_scale, pooling,
+        injection_in, recipe, draws, tune, chains, target_accept, seed.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def fit(
     unknown = sorted(set(settings) - {field.name for field in fields(Spec)})
     if unknown:
         raise UsageError(f"fit has no setting {', '.join(unknown)}", allowed=", ".join(f.name for f in fields(Spec)))
-    spec = Spec(**settings)
+    spec = Spec.of(**settings)
     table = source if isinstance(source, RunTable) else load_runs(source, recipe=spec.recipe)
     inputs = inputs_of(table.runs, injection_in=spec.counted_in)
     structure = structure_of(inputs, spec, priors)
@@ -110,6 +110,14 @@ def fit(
         ).rename(recipe="recipe_index"),
     }
     timed("predictive")
+    edge: dict[str, Any] = {}
+    if spec.drift:
+        from bayeslaw import drift
+
+        groups["drift"], edge = drift.learn(
+            structure, inputs, priors, chains=spec.chains, draws=spec.draws, seed=spec.seed, progress=progress
+        )
+        timed("drift")
     ids = table.runs["run_id"].astype(str).to_numpy(dtype=object)
     groups = {name: group.assign_coords(run=ids) if "run" in group.dims else group for name, group in groups.items()}
     record = {
@@ -121,6 +129,7 @@ def fit(
         "recipes": inputs.recipes,
         "map_levels": structure.law.map.levels,
         "effects": structure.effects,
+        "drift": edge,
         "priors": priors.as_dict(),
         "centre": {
             **dict(zip(("n_eff", "tokens"), inputs.centre, strict=True)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ FACTORS = ("recipe", "source", "architecture")
 """What a law parameter may differ by; an architecture is a recipe with one r."""
 
 NEAR = 1.1
-"""Ratio of tokens up to which rows of one configuration are taken for one aim, where no budget says."""
+"""Ratio of tokens, or of FLOPs, up to which rows are taken for one aim, where no budget says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class Grouping:
 
     levels: tuple[str, ...]
     index: Index
+
+    def subset(self, rows: NDArray[np.bool_] | Index) -> Grouping:
+        """Those of some runs, numbered anew."""
+        kept, index = np.unique(self.index[rows], return_inverse=True)
+        return Grouping(levels=tuple(self.levels[i] for i in kept), index=index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,19 @@ class Inputs:
         """(N0, D0): geometric means of N_eff for g = sqrt(r) and of D; they depend on the design only."""
         n_eff = effective_parameters(self.n_once, self.n_rec, np.sqrt(self.recurrences))
         return float(np.exp(np.log(n_eff).mean())), float(np.exp(np.log(self.tokens).mean()))
+
+    def subset(self, rows: NDArray[np.bool_] | Index) -> Inputs:
+        """Some of the runs, with the recipes, sources and architectures, and the centre, of all."""
+        arrays = {
+            name: getattr(self, name)[rows]
+            for name in ("n_once", "n_rec", "recurrences", "tokens", "loss", "loss_se", "flops")
+        }
+        factors = {name: replace(factor, index=factor.index[rows]) for name, factor in self.factors.items()}
+        out = Inputs(
+            **arrays, factors=factors, run=self.run.subset(rows), cell=self.cell and self.cell.subset(rows)
+        )  # fmt: skip
+        out.__dict__["centre"] = self.centre
+        return out
 
     @property
     def looped(self) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bayeslaw import law
+from bayeslaw.deviation import Deviating
 from bayeslaw.errors import UsageError
 from bayeslaw.maps import MAPS, RecurrenceMap
 
@@ -96,7 +97,9 @@ class Law:
         return np.where(left > 0, size, np.inf)
 
 
-def make_law(terms: str, map_name: str | None = None, *, levels: tuple[float, ...] = ()) -> Law:
+def make_law(
+    terms: str, map_name: str | None = None, *, levels: tuple[float, ...] = (), deviation: bool = False
+) -> Law:
     """The law of that name.
 
     Parameters
@@ -107,6 +110,8 @@ def make_law(terms: str, map_name: str | None = None, *, levels: tuple[float, ..
         One of `MAPS`; default "power", and "none" for chinchilla, which has no other.
     levels : tuple of float
         The looped r that the runs have.
+    deviation : bool
+        Whether log g(r) deviates from the map by a number of its own for each r, see `bayeslaw.deviation`.
 
     Raises
     ------
@@ -123,4 +128,12 @@ def make_law(terms: str, map_name: str | None = None, *, levels: tuple[float, ..
             f"--law chinchilla with --map {name}", allowed="no map: it fits every architecture by its own N",
             do="leave --map out, or choose --law additive",
         )  # fmt: skip
-    return Law(terms, MAPS[name](tuple(sorted(levels)) if name == "free" else ()))
+    ordered = tuple(sorted(levels))
+    if not deviation:
+        return Law(terms, MAPS[name](ordered if name == "free" else ()))
+    if name == "free" or terms == "chinchilla":
+        raise UsageError(
+            f"--deviation on with --{'map free' if name == 'free' else 'law chinchilla'}",
+            allowed="off: every r has its own worth there already", do="leave --deviation out",
+        )  # fmt: skip
+    return Law(terms, Deviating(ordered, MAPS[name]()))

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 def sample_prior(structure: Structure, priors: Priors, draws: int, rng: np.random.Generator) -> Array:
     """Prior draws of the vector, shape (draws, p)."""
     mu, sd = structure.prior(priors)
-    theta = np.empty((draws, structure.size))
+    theta = np.zeros((draws, structure.size))
     kinds = structure.kinds
     for j in np.argsort(kinds[:, 0] == POOLED, kind="stable"):  # means and spreads before what they pool
         kind, mean, spread = kinds[j]
@@ -33,7 +33,7 @@ def sample_prior(structure: Structure, priors: Priors, draws: int, rng: np.rando
         elif kind == HALF_NORMAL:
             theta[:, j] = np.log(np.abs(rng.normal(0.0, sd[j], draws)))
         else:
-            theta[:, j] = rng.normal(theta[:, mean], np.exp(theta[:, spread]))
+            theta[:, j] = rng.normal(theta[:, mean] if mean >= 0 else 0.0, np.exp(theta[:, spread]))
     return theta
 
 
@@ -54,7 +54,7 @@ def named(theta: Array, structure: Structure, inputs: Inputs) -> xr.Dataset:
     out = xr.Dataset()
     for block in structure.blocks:
         values = theta[..., block.slice]
-        values = np.exp(values) if block.prior.log else values
+        values = np.exp(values) if block.log else values
         if block.factor is None:
             out[block.name] = (dims, values[..., 0])
         else:
@@ -66,10 +66,9 @@ def named(theta: Array, structure: Structure, inputs: Inputs) -> xr.Dataset:
     with np.errstate(over="ignore"):
         out["A"] = out["size"] ** (1 / k) * n0 ** out["alpha"]
         out["B"] = out["data"] ** (1 / k) * d0 ** out["beta"]
+    positive_means = {block.mean for block in structure.blocks if block.log}
     for name, at in structure.hyper.items():
-        pooled = structure.block(name.rsplit("_", 1)[0])
-        assert pooled is not None
-        log = pooled.prior.log or name.endswith("_spread")
+        log = name in positive_means or name.endswith("_spread")
         out[name] = (dims, np.exp(theta[..., at]) if log else theta[..., at])
     for name, at in structure.scales.items():
         out[name] = (dims, theta[..., at] if name == "sigma_slope" else np.exp(theta[..., at]))

@@ -314,25 +314,15 @@ class Free(RecurrenceMap):
         return best
 
     def _knots(self) -> list[float]:
-        return [0.0, *(float(np.log(level)) for level in self.levels)]
+        return knots_of(self.levels)
 
     def _slopes(self, values: Any) -> list[Any]:
         """d log g / d log r of each piece."""
         knots = self._knots()
-        heights = [0.0, *(value * knot for value, knot in zip(values, knots[1:], strict=True))]
-        return [
-            (above - below) / (right - left)
-            for below, above, left, right in zip(heights, heights[1:], knots, knots[1:], strict=False)
-        ]
+        return slopes_of(knots, [value * knot for value, knot in zip(values, knots[1:], strict=True)])
 
     def _reaches(self, r: Any, xp: Any) -> list[Any]:
-        """How far log r reaches into each piece; the last piece is open."""
-        log_r, knots = xp.log(r), self._knots()
-        ends = [*knots[1:-1], np.inf]
-        return [
-            xp.clip(log_r - left, 0.0, right - left) if np.isfinite(right) else xp.maximum(log_r - left, 0.0)
-            for left, right in zip(knots, ends, strict=False)
-        ]
+        return reaches_of(self._knots(), r, xp=xp, open_end=True)
 
 
 MAPS: dict[str, type[RecurrenceMap]] = {
@@ -344,3 +334,27 @@ MAPS: dict[str, type[RecurrenceMap]] = {
 def _out_of_reach(worth: Any) -> Any:
     """Inf for a worth of at least 1 that no r reaches, nan for one below 1."""
     return np.where(np.less(worth, 1), np.nan, np.inf)
+
+
+def knots_of(levels: tuple[float, ...]) -> list[float]:
+    """Where the pieces of a function that is linear in log r meet: log 1, then those of the levels."""
+    return [0.0, *(float(np.log(level)) for level in levels)]
+
+
+def slopes_of(knots: list[float], heights: list[Any]) -> list[Any]:
+    """Slope of each piece; ``heights`` at all knots but the first, where it is 0."""
+    ends = [0.0, *heights]
+    return [
+        (above - below) / (right - left)
+        for below, above, left, right in zip(ends, ends[1:], knots, knots[1:], strict=False)
+    ]
+
+
+def reaches_of(knots: list[float], r: Any, *, xp: Any, open_end: bool) -> list[Any]:
+    """How far log r reaches into each piece; ``open_end`` lets the last one go on for ever."""
+    log_r = xp.log(r)
+    ends = [*knots[1:-1], np.inf if open_end else knots[-1]]
+    return [
+        xp.clip(log_r - left, 0.0, right - left) if np.isfinite(right) else xp.maximum(log_r - left, 0.0)
+        for left, right in zip(knots, ends, strict=False)
+    ]

@@ -86,7 +86,7 @@ def stated(
     effects = {effect: getattr(inputs, effect) for effect in structure.effects}
     coords = {**levels, **{name: grouping.levels for name, grouping in effects.items()}}
     with pm.Model(coords=coords) as model:
-        value = {block.name: _variable(block, priors, flat=direct) for block in structure.blocks}
+        value = {block.name: _variable(block, priors, model, flat=direct) for block in structure.blocks}
         k = value.get("k", 1.0)
         if direct:
             for name, exponent, unit in (("size", "alpha", n0), ("data", "beta", d0)):
@@ -138,7 +138,7 @@ def stated(
     return model
 
 
-def _variable(block: Block, priors: Priors, *, flat: bool) -> Any:
+def _variable(block: Block, priors: Priors, model: pm.Model, *, flat: bool) -> Any:
     """The variable of one parameter; ``flat`` leaves A, B, alpha and beta to priors that are stated apart."""
     name = {"size": "A", "data": "B"}.get(block.name, block.name) if flat else block.name
     if flat and name in ("A", "B", "alpha", "beta"):
@@ -146,7 +146,11 @@ def _variable(block: Block, priors: Priors, *, flat: bool) -> Any:
     kind = pm.LogNormal if block.prior.log else pm.Normal
     mu: Any = block.prior.mu
     sd: Any = block.prior.sd
-    if block.pooled:
+    if block.spread and not block.mean:
+        known = model.named_vars.get(block.spread)
+        mu, sd = 0.0, pm.LogNormal(block.spread, mu, sd) if known is None else known
+        kind = pm.Normal
+    elif block.spread:
         mu = pm.Normal(f"{name}_mean", mu, sd)
         sd = (
             pm.HalfNormal(f"{name}_spread", priors.spread.scale)

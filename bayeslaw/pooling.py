@@ -29,7 +29,7 @@ def require_pooled(table: RunTable, *, priors: Priors = DEFAULT, **settings: Any
     UsageError
         There is none.
     """
-    spec = Spec(**settings)
+    spec = Spec.of(**settings)
     structure = structure_of(inputs_of(table.runs, injection_in=spec.counted_in), spec, priors)
     pooled = tuple(name for name in structure.law.map.parameters if f"{name}_spread" in structure.hyper)
     if not pooled:

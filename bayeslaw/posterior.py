@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.files import written_whole
 from bayeslaw.laws import Law, make_law
-from bayeslaw.schema import BASELINE, SCHEMA_VERSION
+from bayeslaw.schema import BASELINE, SCHEMA_VERSION, STEP
 from bayeslaw.spec import Spec
 
 Array = NDArray[np.float64]
@@ -39,7 +39,8 @@ class Fit:
     ----------
     data : xarray.DataTree
         Groups ``posterior`` (see `bayeslaw.likelihood.named`), ``prior``, ``sample_stats``, ``log_likelihood``,
-        ``prior_predictive``, ``posterior_predictive``, ``observed_data`` and ``constant_data``.
+        ``prior_predictive``, ``posterior_predictive``, ``observed_data`` and ``constant_data``; ``drift`` where there
+        is one (see `bayeslaw.drift`).
     runs : pandas.DataFrame
         The run table that was fitted, one row a run.
     spec : Spec
@@ -61,14 +62,16 @@ class Fit:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Record of the fit: source, data_hash, centre, priors, versions, seconds, excluded, notes."""
+        """Record of the fit: source, data_hash, centre, drift, priors, versions, seconds, excluded, notes."""
         record: dict[str, Any] = json.loads(self.data.attrs["record"])
         return record
 
     @cached_property
     def law(self) -> Law:
         """The law that was fitted."""
-        return make_law(self.spec.law, self.spec.map, levels=tuple(self.attrs["map_levels"]))
+        return make_law(
+            self.spec.law, self.spec.map, levels=tuple(self.attrs["map_levels"]), deviation=self.spec.deviation
+        )
 
     @property
     def convention(self) -> dict[str, Any]:
@@ -108,6 +111,32 @@ class Fit:
                 chosen = chosen.sel(architecture=self._architecture(recipe, recurrences))
             out[name] = chosen.values.reshape(-1)
         return out
+
+    def drift(self, recurrences: float, flops: float) -> Array:
+        """Draws of how far log loss may be off the law at a budget beyond the largest trained one, shape (sample,).
+
+        0 up to there, and for a fit without drift (see `bayeslaw.drift`). An r that was not trained has a slope of its
+        own, drawn anew but always the same.
+
+        Parameters
+        ----------
+        recurrences : float
+        flops : float
+            Training FLOPs.
+        """
+        sizes = self.posterior.sizes
+        samples = sizes["chain"] * sizes["draw"]
+        if "drift" not in self.data.children or flops <= self.attrs["drift"]["edge"]:
+            return np.zeros(samples)
+        found = self.data["drift"].to_dataset()
+        if recurrences in found["recurrences"]:
+            own = found["each"].sel(recurrences=recurrences).values.ravel()
+        else:
+            rng = np.random.default_rng([self.spec.seed, int(1e6 * recurrences)])
+            own = found["scale_each"].values.ravel() * rng.standard_normal(samples)
+        steps = np.log(flops / self.attrs["drift"]["edge"]) / np.log(STEP)
+        drifted: Array = steps * (found["shared"].values.ravel() + own)
+        return drifted
 
     def recurrences_of(self, recipe: str) -> tuple[float, ...]:
         """The r that a decision may choose from: the trained ones, of the recipe alone where architectures differ."""

@@ -109,7 +109,7 @@ class Prediction:
         None for a size that is given in parameters.
     n_unique, tokens : float
     loss_mean : ndarray, shape (sample,)
-        The law's curve for every draw, nats per token.
+        The law's curve for every draw, with the drift beyond the largest trained budget; nats per token.
     loss : ndarray, shape (sample,)
         A new run's loss for every draw: the curve and the run's own error.
     notes : tuple of str
@@ -188,8 +188,9 @@ def predict(
             raise UsageError(f"n_unique = {n_unique}", allowed="a finite number of parameters, 1 or more")
         parts, flops_per_token = (n_unique, 0.0), 6 * n_unique
     draws = fit.draws(recipe, recurrences=recurrences)
-    curve = law_loss(fit.law, draws, *parts, recurrences, tokens)[:, 0]
-    log_flops = float(np.log(flops_per_token * tokens / fit.attrs["centre"]["flops"]))
+    flops = flops_per_token * tokens
+    curve = law_loss(fit.law, draws, *parts, recurrences, tokens)[:, 0] * np.exp(fit.drift(recurrences, flops))
+    log_flops = float(np.log(flops / fit.attrs["centre"]["flops"]))
     error = new_run_errors(draws, fit.spec.outliers, log_flops, np.random.default_rng(fit.spec.seed))
     return Prediction(
         recurrences=recurrences,

@@ -83,6 +83,11 @@ class Priors:
         Parameters of the bounded, Hill and logarithmic maps.
     spread : Prior or HalfNormal
         Standard deviation of a pooled parameter between its levels (of its logarithm, if it is positive).
+    deviation : Prior
+        Standard deviation, between the r, of log g(r) around the map.
+    drift, drift_each : Prior
+        Standard deviations of the drift of log loss away from the law, for each step beyond the largest trained budget:
+        of what all r share, and of each r beside it; see `bayeslaw.drift`.
     sigma : HalfNormal
         Scale of the errors on log loss.
     tau : HalfNormal
@@ -104,13 +109,16 @@ class Priors:
     half: Prior
     slope: Prior
     spread: Prior | HalfNormal
+    deviation: Prior
+    drift: Prior
+    drift_each: Prior
     sigma: HalfNormal
     tau: HalfNormal
     sigma_slope: Prior
 
     def of(self, name: str) -> Prior:
-        """Prior of a law parameter; phi_2, phi_4, ... of the free map have phi's."""
-        prior: Prior = getattr(self, "phi" if name.startswith("phi_") else name)
+        """Prior of a law parameter; phi_2, phi_4, ... of the free map have phi's, deviations their spread's."""
+        prior: Prior = getattr(self, name.rsplit("_", 1)[0])
         return prior
 
     def as_dict(self) -> dict[str, Any]:
@@ -170,6 +178,22 @@ DEFAULT = Priors(
         sd=0.7,
         log=True,
         reason="recipes of one architecture have differed by .08-.2 in phi; 90 % of the prior is .05-.47",
+    ),
+    deviation=Prior(
+        median=0.07,
+        sd=0.7,
+        log=True,
+        reason="maps fitted to public grids miss single r by 5-10 % of g; 90 % of the prior is .02-.22",
+    ),
+    drift=Prior(
+        median=0.0025,
+        sd=0.7,
+        log=True,
+        reason="laws fitted to the lower budgets of published grids miss the next ones by .1-.8 % of the loss a step; "
+        "90 % of the prior is .08-.8 %",
+    ),
+    drift_each=Prior(
+        median=0.001, sd=0.7, log=True, reason="as drift; forecasts for different r miss to much the same side"
     ),
     sigma=HalfNormal(
         scale=0.05, reason="published grids scatter by .003-.01 on log loss, tiny runs with one seed by up to .05"

@@ -98,6 +98,9 @@ INJECTION_IN = ("once", "rec", "nowhere", "regression")
 """Where the injection's parameters count: with n_once, with n_shared (N_rec), not at all, or as a line of n_unique over
 1 / r splits them (the published fits)."""
 
+STEP = 10 ** (1 / 3)
+"""Factor of training FLOPs in one step of compute: the spacing of published grids."""
+
 STUDENT_NU = 4
 """Degrees of freedom of Student errors on log loss, fixed: one bad run of .15 nats then moves little."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from bayeslaw.errors import UsageError
 from bayeslaw.inputs import FACTORS
@@ -20,6 +21,11 @@ MAX_R_HAT = 1.01
 MIN_ESS = 400.0
 """Bulk and tail: 100 a chain at the usual four, the least that R-hat and quantiles can be trusted at."""
 
+DEFAULT_MODEL: Mapping[str, Any] = {
+    "law": "coupled", "map": "power", "deviation": True, "noise": "iid", "outliers": "student", "drift": True,
+}  # fmt: skip
+"""What a fit means that names no law, as chosen by `benchmarks/default_model.py`."""
+
 ALIASES = {"A": "size", "B": "data"}
 """Parameters that are sampled under another name: A is the size term at the centre of the design, B the data term."""
 
@@ -28,12 +34,18 @@ ALIASES = {"A": "size", "B": "data"}
 class Spec:
     """All that decides a fit besides the runs.
 
+    A spec made directly is the plain law that it names; `Spec.of` is what people mean by a few settings.
+
     Parameters
     ----------
     law : str
         One of `LAWS`: k = 1, k free, or a plain law for each architecture.
     map : str or None
         One of `bayeslaw.laws.MAPS`; None is "power", and "none" for chinchilla.
+    deviation : bool
+        Whether log g(r) deviates from the map by a number of its own for each r and recipe, see `bayeslaw.deviation`.
+    drift : bool
+        Whether forecasts beyond the largest trained budget may drift away from the law, see `bayeslaw.drift`.
     noise : str
         One of `NOISES`: "cells" gives every cell (recipe, budget, r) a shared normal effect on log loss. Rows of one
         training run always share one.
@@ -56,6 +68,8 @@ class Spec:
 
     law: str = "additive"
     map: str | None = None
+    deviation: bool = False
+    drift: bool = False
     noise: str = "iid"
     outliers: str = "gaussian"
     error_scale: str = "constant"
@@ -67,6 +81,20 @@ class Spec:
     chains: int = 4
     target_accept: float = 0.95
     seed: int = 0
+
+    @classmethod
+    def of(cls, **settings: Any) -> Spec:
+        """The spec that these settings mean: without a law the default model's, with one the plain law's fill it up.
+
+        Where only a map is named that has a worth for each r already, there is no deviation to add.
+        """
+        given = {name: value for name, value in settings.items() if value is not None}
+        if "law" not in given:
+            base = dict(DEFAULT_MODEL)
+            if given.get("map") == "free":
+                base["deviation"] = False
+            given = {**base, **given}
+        return cls(**given)
 
     @property
     def counted_in(self) -> str:
@@ -90,7 +118,7 @@ class Spec:
                 raise UsageError(f"{name} = {getattr(self, name)}", allowed=f"{least} or more")
         if not 0.5 <= self.target_accept < 1:
             raise UsageError(f"target_accept = {self.target_accept}", allowed="from 0.5 to below 1")
-        make_law(self.law, self.map)
+        make_law(self.law, self.map, deviation=self.deviation)
         if self.law == "chinchilla" and self.pooling:
             raise UsageError(
                 f"--pool {', '.join(self.pooling)} with --law chinchilla", allowed="no pooling",

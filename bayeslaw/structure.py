@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bayeslaw.coordinates import Layout
 from bayeslaw.densities import HALF_NORMAL, NORMAL, POOLED
+from bayeslaw.deviation import PREFIX
 from bayeslaw.errors import UsageError
 from bayeslaw.groups import group_effects
 from bayeslaw.inputs import Inputs
@@ -44,8 +45,10 @@ class Block:
         What it differs by; None when all runs share it.
     levels : tuple of str
         Names of its values, one entry of the vector each.
-    pooled : bool
-        Whether its values are partially pooled.
+    spread : str
+        Name of the standard deviation that its values are partially pooled with; empty where they are not.
+    mean : str
+        Name of the mean that they are pooled around; empty for 0.
     start : int
         Position of the first value.
     """
@@ -54,8 +57,14 @@ class Block:
     prior: Prior
     factor: str | None
     levels: tuple[str, ...]
-    pooled: bool = False
+    spread: str = ""
+    mean: str = ""
     start: int = 0
+
+    @property
+    def log(self) -> bool:
+        """Whether the vector holds logarithms of the values."""
+        return self.prior.log and (bool(self.mean) or not self.spread)
 
     @property
     def slice(self) -> slice:
@@ -73,7 +82,8 @@ class Structure:
     blocks : tuple of Block
         The law's parameters in order: the core, then the map's own.
     hyper : dict of str to int
-        ``NAME_mean`` and ``NAME_spread`` (its logarithm) of every pooled block, and their positions.
+        ``NAME_mean`` and ``NAME_spread`` (its logarithm) of every pooled block, ``deviation_spread`` of all deviations
+        from the map, and their positions.
     scales : dict of str to int
         ``sigma``, ``tau_run``, ``tau_cell`` (logarithms) and ``sigma_slope``, and their positions.
     profiles : tuple of tuple of int
@@ -113,7 +123,7 @@ class Structure:
     @cached_property
     def signature(self) -> tuple[Any, ...]:
         """What a compiled model depends on; runs and priors are data."""
-        blocks = tuple((block.name, block.prior.log, len(block.levels), block.pooled) for block in self.blocks)
+        blocks = tuple((block.name, block.log, len(block.levels), block.spread) for block in self.blocks)
         scales = tuple(sorted(self.scales.items()))
         return (
             self.law, blocks, tuple(self.hyper), scales, self.profiles, self.worths, self.outliers,
@@ -157,10 +167,10 @@ class Structure:
         kinds = np.full((self.size, 3), -1)
         kinds[:, 0] = NORMAL
         for block in self.blocks:
-            if block.pooled:
-                if self.half_normal_spread:
-                    kinds[self.hyper[f"{block.name}_spread"], 0] = HALF_NORMAL
-                kinds[block.slice] = POOLED, self.hyper[f"{block.name}_mean"], self.hyper[f"{block.name}_spread"]
+            if block.spread:
+                if self.half_normal_spread and block.mean:
+                    kinds[self.hyper[block.spread], 0] = HALF_NORMAL
+                kinds[block.slice] = POOLED, self.hyper.get(block.mean, -1), self.hyper[block.spread]
         for name, at in self.scales.items():
             if name != "sigma_slope":
                 kinds[at, 0] = HALF_NORMAL
@@ -171,8 +181,13 @@ class Structure:
         mu, sd = np.zeros(self.size), np.ones(self.size)
         for block in self.blocks:
             mu[block.slice], sd[block.slice] = block.prior.mu, block.prior.sd
-            if block.pooled:
-                mean, spread = (self.hyper[f"{block.name}_{what}"] for what in ("mean", "spread"))
+            if block.spread:
+                spread = self.hyper[block.spread]
+                if not block.mean:
+                    mu[block.slice], sd[block.slice] = 0.0, block.prior.median
+                    mu[spread], sd[spread] = block.prior.mu, block.prior.sd
+                    continue
+                mean = self.hyper[block.mean]
                 mu[mean], sd[mean] = block.prior.mu, block.prior.sd
                 if isinstance(priors.spread, HalfNormal):
                     sd[spread] = priors.spread.scale
@@ -238,16 +253,19 @@ def structure_of(inputs: Inputs, spec: Spec, priors: Priors) -> Structure:
     FitError
         The table has not what the noise asks for, see `bayeslaw.groups.group_effects`.
     """
-    law = make_law(spec.law, spec.map, levels=inputs.looped)
+    law = make_law(spec.law, spec.map, levels=inputs.looped, deviation=spec.deviation)
     names = (*(name for name in CORE if name != "k" or law.coupled), *law.map.parameters)
+    deviations = {name for name in law.map.parameters if name.startswith(PREFIX)}
     pooling = {ALIASES.get(name, name): pooling_of(text) for name, text in spec.pooling.items()}
     for name in pooling:
-        if name not in names:
+        if name not in names or name in deviations:
             near = difflib.get_close_matches(name, names, n=1)
             raise UsageError(
                 f"--pool {name}: the {spec.law} law with the {law.map.name} map has no such parameter"
                 + (f", did you mean {near[0]}?" if near else ""),
-                allowed=", ".join({"size": "A", "data": "B"}.get(name, name) for name in names),
+                allowed=", ".join(
+                    {"size": "A", "data": "B"}.get(name, name) for name in names if name not in deviations
+                ),
             )
     blocks: list[Block] = []
     start = 0
@@ -256,14 +274,17 @@ def structure_of(inputs: Inputs, spec: Spec, priors: Priors) -> Structure:
         if spec.law == "chinchilla":
             mode, factor = "separate", "architecture"
         levels = ("",) if mode == "shared" else inputs.factors[factor].levels
-        block = Block(name, priors.of(name), None if mode == "shared" else factor, levels, mode == "partial", start)
-        blocks.append(replace(block, pooled=block.pooled and len(levels) > 1))
+        block = Block(name, priors.of(name), None if mode == "shared" else factor, levels, start=start)
+        if name in deviations:
+            block = replace(block, spread=f"{PREFIX}spread")
+        elif mode == "partial" and len(levels) > 1:
+            block = replace(block, spread=f"{name}_spread", mean=f"{name}_mean")
+        blocks.append(block)
         start += len(levels)
     hyper: dict[str, int] = {}
-    for block in blocks:
-        if block.pooled:
-            hyper |= {f"{block.name}_mean": start, f"{block.name}_spread": start + 1}
-            start += 2
+    for name in dict.fromkeys(name for block in blocks for name in (block.mean, block.spread) if name):
+        hyper[name] = start
+        start += 1
     effects = group_effects(inputs, spec)
     scale_names = ["sigma", *(f"tau_{effect}" for effect in effects)]
     scale_names += ["sigma_slope"] if spec.error_scale == "compute" else []
@@ -288,9 +309,9 @@ def structure_of(inputs: Inputs, spec: Spec, priors: Priors) -> Structure:
 def free_parameters(blocks: tuple[Block, ...]) -> int:
     """Number of law parameters and the errors' scale: what the runs themselves must feed.
 
-    (Hyperparameters and group effects are borne by their priors where they have to be.)
+    (Hyperparameters, deviations from the map and group effects are borne by their priors where they have to be.)
     """
-    return sum(len(block.levels) for block in blocks) + 1
+    return sum(len(block.levels) for block in blocks if block.mean or not block.spread) + 1
 
 
 def positions_of(blocks: tuple[Block, ...], inputs: Inputs, names: tuple[str, ...]) -> NDArray[np.int64]:

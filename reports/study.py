@@ -75,7 +75,9 @@ class Study:
         posterior = self.fit.posterior
         wanted = max(1, BAND_DRAWS // posterior.sizes["chain"])
         step = max(1, posterior.sizes["draw"] // wanted)
-        tree = xr.DataTree.from_dict({"posterior": posterior.isel(draw=slice(None, None, step))})
+        kept = {name: group.to_dataset() for name, group in self.fit.data.children.items() if name == "drift"}
+        kept["posterior"] = posterior
+        tree = xr.DataTree.from_dict({name: group.isel(draw=slice(None, None, step)) for name, group in kept.items()})
         tree.attrs = dict(self.fit.data.attrs)
         return replace(self.fit, data=tree)
 

@@ -10,6 +10,7 @@ import pandas as pd
 from bayeslaw.cli.output import print_table
 from bayeslaw.diagnostics import QUANTILES, CheckResult, phi_differences, worth_differences
 from bayeslaw.posterior import Fit
+from bayeslaw.schema import STEP
 from bayeslaw.worth import elasticity, worth
 
 SUMMARY = ("mean", "sd", "q05", "q50", "q95", "ess_bulk", "ess_tail", "r_hat")
@@ -24,6 +25,8 @@ def as_answer(result: Fit, verdict: CheckResult) -> dict[str, Any]:
         "n_runs": len(result.runs),
         "law": spec.law,
         "map": result.law.map.name,
+        "deviation": spec.deviation,
+        "drift": _drift(result),
         "noise": spec.noise,
         "outliers": spec.outliers,
         "error_scale": spec.error_scale,
@@ -48,6 +51,18 @@ def as_answer(result: Fit, verdict: CheckResult) -> dict[str, Any]:
             answer["elasticity"][result.recipes[0]],
         )
     return answer
+
+
+def _drift(result: Fit) -> dict[str, Any] | None:
+    """Standard deviations of the drift in log loss a step beyond the edge; None where there is none."""
+    if not result.spec.drift:
+        return None
+    found = result.data["drift"].to_dataset()
+    names = {"sd_shared": "scale", "sd_each": "scale_each"}
+    return {
+        "edge": result.attrs["drift"]["edge"], "step": STEP, "origins": len(result.attrs["drift"]["origins"]),
+        **{key: float(found[name].median()) for key, name in names.items()},
+    }  # fmt: skip
 
 
 def parameters(verdict: CheckResult, *, single: str | None) -> dict[str, Any]:

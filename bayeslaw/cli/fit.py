@@ -26,10 +26,12 @@ def fit(
     *,
     recipe: str | None = None,
     where: str | None = None,
-    law: Literal["additive", "coupled", "chinchilla"] = "additive",
+    law: Literal["additive", "coupled", "chinchilla"] | None = None,
     map: Literal["power", "none", "full", "bounded", "log", "hill", "unrolled", "free"] | None = None,
+    deviation: Literal["on", "off"] | None = None,
+    drift: Literal["on", "off"] | None = None,
     noise: Literal["iid", "cells"] = "iid",
-    outliers: Literal["gaussian", "student"] = "gaussian",
+    outliers: Literal["gaussian", "student"] | None = None,
     error_scale: Literal["constant", "compute"] = "constant",
     pool: Annotated[list[str] | None, Parameter(negative="")] = None,
     pool_sensitivity: Annotated[bool, Parameter(negative="")] = False,
@@ -46,6 +48,10 @@ def fit(
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Sample the posterior of the law from the runs of a source, or make a point fit.
+
+    Without --law the model is the default one: the coupled law and the power map with a deviation for each r, Student
+    errors, and a drift beyond the largest trained budget. A named law is fitted as it is, without deviation and drift
+    and with Gaussian errors, but for what other flags say.
 
     Exit code 3 says that the sampler's diagnostics failed, or that a point fit ended at no optimum: the answer is shown
     but not to be relied on.
@@ -64,6 +70,10 @@ def fit(
     map
         What r recurrences are worth; default power (r^phi). unrolled counts r times all of N, free has an exponent for
         each r.
+    deviation
+        Whether log g(r) deviates from the map by a number of its own for each r; not with --map free.
+    drift
+        Whether log loss may drift away from the law beyond the largest trained budget; changes forecasts only.
     noise
         How errors of different runs relate: iid, or cells for an effect shared by each cell (recipe, budget, r). Rows
         of one training run always share one.
@@ -78,8 +88,8 @@ def fit(
     pool_sensitivity
         Fit again with other scales of partial pooling and without any, and show what changes.
     point
-        A point fit instead of the posterior: Huber loss (delta .001) or least squares on log loss; without priors,
-        known errors (loss_se) and group effects.
+        A point fit (of the additive law, if none is named) instead of the posterior: Huber loss (delta .001) or least
+        squares on log loss; without priors, known errors (loss_se) and group effects.
     injection_in
         Where the injection's parameters count: with N_once, with N_rec, nowhere, or by the published split (a line of N
         over 1 / r for each width).
@@ -104,7 +114,8 @@ def fit(
     """
     started = time.perf_counter()
     settings: dict[str, Any] = {
-        "law": law, "map": map, "noise": noise, "outliers": outliers, "error_scale": error_scale,
+        "law": law, "map": map, "deviation": _switch(deviation), "drift": _switch(drift), "noise": noise,
+        "outliers": outliers, "error_scale": error_scale,
         "pooling": _pooling(pool or []), "injection_in": injection_in, "recipe": recipe, "draws": draws, "tune": tune,
         "chains": chains, "target_accept": target_accept, "seed": seed,
     }  # fmt: skip
@@ -153,6 +164,11 @@ def fit(
     return EXIT_OK if verdict.passed else EXIT_DIAGNOSTICS
 
 
+def _switch(value: str | None) -> bool | None:
+    """What on, off or nothing means."""
+    return None if value is None else value == "on"
+
+
 def _keep_other(out: Path) -> None:
     """Make sure that the fit takes the place of no file but a fit."""
     if out.is_file() and out.stat().st_size and not out.read_bytes()[:8].startswith(b"\x89HDF"):
@@ -183,7 +199,9 @@ def _point(
     """A point fit: no posterior, no file."""
     posterior_only = {
         "--noise": settings["noise"] != "iid",
-        "--outliers": settings["outliers"] != "gaussian",
+        "--outliers": settings["outliers"] == "student",
+        "--deviation": bool(settings["deviation"]),
+        "--drift": bool(settings["drift"]),
         "--error-scale": settings["error_scale"] != "constant",
         "--pool": bool(settings["pooling"]),
         "--out": out is not None,
@@ -202,7 +220,8 @@ def _point(
 
     table = load_runs(source, where=where, recipe=settings["recipe"], tracking_uri=tracking_uri)
     report_table(table)
-    chosen = {name: settings[name] for name in ("law", "map", "injection_in", "recipe", "seed")}
+    chosen = {name: settings[name] for name in ("map", "injection_in", "recipe", "seed")}
+    chosen["law"] = settings["law"] or "additive"
     result = point_fit(table, loss=loss, **chosen)
     if json:
         print_json(result.as_dict())

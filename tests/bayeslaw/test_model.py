@@ -15,7 +15,7 @@ from bayeslaw.structure import structure_of
 POINTS = 100
 
 RICH = {
-    "law": "coupled", "map": "bounded", "outliers": "student", "error_scale": "compute",
+    "law": "coupled", "map": "bounded", "deviation": True, "outliers": "student", "error_scale": "compute",
     "pooling": {"E": "separate", "k": "partial", "scale": "shared"},
 }  # fmt: skip
 """Nearly every part of the model at once."""
@@ -56,7 +56,7 @@ def stated_values(structure, theta):
     values = {}
     for block in structure.blocks:
         own = theta[block.slice] if block.factor else theta[block.start]
-        values[f"{block.name}_log__" if block.prior.log else block.name] = own
+        values[f"{block.name}_log__" if block.log else block.name] = own
     for name, at in structure.hyper.items():
         values[f"{name}_log__" if name.endswith("_spread") else name] = theta[at]
     for name, at in structure.scales.items():
