@@ -12,7 +12,7 @@ The drift never touches the fit: it widens what is said of budgets that nobody t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,26 +20,13 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw import laplace, model, sampling
-from bayeslaw.coordinates import natural_draws
-from bayeslaw.inputs import NEAR, Inputs
-from bayeslaw.likelihood import named, predicted_log_loss
 from bayeslaw.priors import Prior, Priors
-from bayeslaw.schema import STEP, STUDENT_NU
-from bayeslaw.structure import Structure
+from bayeslaw.schema import STEP
 
 Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
-MOST_LEVELS = 12
-"""More distinct budgets than this are no grid: then a level is a step wide."""
-
-LEAST_TRAINED = 2
-"""Levels that an origin needs below it: fewer say nothing about how loss falls with compute."""
-
-DRAWS = 400
 GRID = 41
-"""Draws behind an origin's forecast; points of the grid of scales on each axis."""
+"""Points of the grid of standard deviations on each axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,76 +62,6 @@ class Origin:
         }
 
 
-def budget_levels(flops: Array) -> Index:
-    """Level of compute of every run, from 0: its place among the distinct budgets, or a bin a step wide.
-
-    Parameters
-    ----------
-    flops : ndarray, shape (run,)
-    """
-    logs = np.log(flops)
-    order = np.argsort(logs)
-    starts = np.concatenate([[False], np.diff(logs[order]) > np.log(NEAR)])
-    level = np.empty(len(logs), dtype=np.int64)
-    level[order] = np.cumsum(starts)
-    widths = [np.ptp(logs[level == each]) for each in range(level.max() + 1)]
-    if level.max() >= MOST_LEVELS or max(widths) > np.log(STEP) / 2:
-        below = np.floor((logs.max() - logs) / np.log(STEP) + 1e-9)
-        level = np.unique(-below, return_inverse=True)[1].astype(np.int64)
-    return level
-
-
-def origins(structure: Structure, inputs: Inputs, priors: Priors, *, seed: int = 0) -> list[Origin]:
-    """Forecasts from every origin inside the runs, each fitted at its mode with the curvature there.
-
-    Parameters
-    ----------
-    structure : Structure
-        Of a model that this process has compiled.
-    inputs, priors
-        What was fitted.
-    seed : int
-    """
-    level = budget_levels(inputs.flops)
-    rng = np.random.default_rng(seed)
-    return [
-        _origin(structure, inputs, priors, level <= edge, rng) for edge in range(LEAST_TRAINED - 1, int(level.max()))
-    ]
-
-
-def _origin(structure: Structure, inputs: Inputs, priors: Priors, below: Any, rng: np.random.Generator) -> Origin:
-    lower, higher = inputs.subset(below), inputs.subset(~below)
-    first = laplace.start(structure, lower, priors)
-    packed = model.pack(structure, lower, priors, first)
-    whitening = laplace.refine(first, sampling.compiled(structure, packed).log_density(packed))
-    packed = model.pack(structure, lower, priors, whitening)
-    layout = structure.layout
-    z = rng.standard_normal((DRAWS, structure.size))
-    theta = natural_draws(z, packed, layout.cores, layout.reference)
-    parameters = named(theta[None], structure, lower)
-    forecast = predicted_log_loss(parameters, structure, higher).values[0]
-    heavy = STUDENT_NU / (STUDENT_NU - 2) if structure.outliers == "student" else 1.0
-    noise = heavy * float(np.median(parameters["sigma"])) ** 2 + structure.known_variance(higher)
-
-    trained_to = float(lower.flops.max())
-    steps = np.log(higher.flops / trained_to) / np.log(STEP)
-    level = budget_levels(higher.flops)
-    cells = np.unique(np.column_stack([level, higher.recurrences]), axis=0)
-    members = [np.flatnonzero((level == b) & (higher.recurrences == r)) for b, r in cells]
-    # A cell's median has about pi / 2 times the variance of its mean.
-    own = np.array([np.pi / 2 * noise[rows].mean() / len(rows) for rows in members])
-    own += sum(float(np.median(parameters[f"tau_{effect}"])) ** 2 for effect in structure.effects)
-    by_cell = np.stack([forecast[:, rows].mean(axis=1) for rows in members])
-    centre = np.median(forecast, axis=0)
-    return Origin(
-        trained_to=trained_to,
-        steps=np.array([steps[rows].mean() for rows in members]),
-        recurrences=cells[:, 1],
-        error=np.array([np.median(higher.log_loss[rows] - centre[rows]) for rows in members]),
-        covariance=np.atleast_2d(np.cov(by_cell)) + np.diag(own),
-    )
-
-
 def scales(found: list[Origin], priors: Priors, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Draws of the two standard deviations, of s and of s_r, each of shape (count,).
 
@@ -167,37 +84,63 @@ def scales(found: list[Origin], priors: Priors, count: int, rng: np.random.Gener
     return shared[chosen // len(each)], each[chosen % len(each)]
 
 
-def learn(
-    structure: Structure, inputs: Inputs, priors: Priors, *, chains: int, draws: int, seed: int,
-    progress: Callable[[str], None] = lambda message: None,
-) -> tuple[xr.Dataset, dict[str, Any]]:  # fmt: skip
-    """What a fit keeps of the drift.
+def draw_drift(
+    found: list[Origin], priors: Priors, trained: Sequence[float] | Array, *, chains: int, draws: int, seed: int
+) -> xr.Dataset:
+    """Draws of the drift.
+
+    Parameters
+    ----------
+    found : list of Origin
+    priors : Priors
+    trained : sequence of float
+        The trained r.
+    chains, draws, seed : int
 
     Returns
     -------
     xarray.Dataset over chain and draw: ``scale`` and ``scale_each``, the standard deviations; ``shared``, s; ``each``,
-    s_r over ``recurrences``, the trained r.
-    dict, for the record: the edge in FLOPs and the origins.
+    s_r over ``recurrences``.
     """
-    progress("learning the drift beyond the edge from rolling origins")
     rng = np.random.default_rng(seed)
-    found = origins(structure, inputs, priors, seed=seed)
     scale, scale_each = scales(found, priors, chains * draws, rng)
-    trained = np.unique(inputs.recurrences)
     dims, shape = ("chain", "draw"), (chains, draws)
-    dataset = xr.Dataset(
+    each = scale_each[:, None] * rng.standard_normal((len(scale), len(trained)))
+    return xr.Dataset(
         {
             "scale": (dims, scale.reshape(shape)),
             "scale_each": (dims, scale_each.reshape(shape)),
             "shared": (dims, (scale * rng.standard_normal(scale.shape)).reshape(shape)),
-            "each": (
-                (*dims, "recurrences"),
-                (scale_each[:, None] * rng.standard_normal((len(scale), len(trained)))).reshape(*shape, -1),
-            ),
+            "each": ((*dims, "recurrences"), each.reshape(*shape, -1)),
         },
-        coords={"recurrences": trained},
+        coords={"recurrences": np.asarray(trained, dtype=float)},
     )
-    return dataset, {"edge": float(inputs.flops.max()), "origins": [origin.as_dict() for origin in found]}
+
+
+def drifted(drift: xr.Dataset, edge: float, recurrences: float, flops: float) -> Array:
+    """How far log loss may be off the law, for every draw, shape (sample,).
+
+    0 up to the edge. An r that was not trained has a slope of its own, drawn anew but always the same.
+
+    Parameters
+    ----------
+    drift : xarray.Dataset
+        As `draw_drift` gives it.
+    edge : float
+        Largest trained budget, FLOPs.
+    recurrences : float
+    flops : float
+        Training FLOPs.
+    """
+    shared, scale_each = drift["shared"].values.ravel(), drift["scale_each"].values.ravel()
+    if flops <= edge:
+        return np.zeros(shared.shape)
+    if recurrences in drift["recurrences"]:
+        own = drift["each"].sel(recurrences=recurrences).values.ravel()
+    else:
+        own = scale_each * np.random.default_rng(int(1e6 * recurrences)).standard_normal(shared.shape)
+    steps = np.log(flops / edge) / np.log(STEP)
+    return steps * (shared + own)  # type: ignore[no-any-return]
 
 
 def _grid(prior: Prior) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from bayeslaw.drift import draw_drift
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.inputs import Inputs, inputs_of
 from bayeslaw.likelihood import log_likelihood, named, predictive, sample_prior
@@ -112,11 +113,14 @@ def fit(
     timed("predictive")
     edge: dict[str, Any] = {}
     if spec.drift:
-        from bayeslaw import drift
+        from bayeslaw.origins import origins
 
-        groups["drift"], edge = drift.learn(
-            structure, inputs, priors, chains=spec.chains, draws=spec.draws, seed=spec.seed, progress=progress
+        progress("learning the drift beyond the largest budget from rolling origins")
+        found = origins(structure, inputs, priors, seed=spec.seed)
+        groups["drift"] = draw_drift(
+            found, priors, np.unique(inputs.recurrences), chains=spec.chains, draws=spec.draws, seed=spec.seed
         )
+        edge = {"edge": float(inputs.flops.max()), "origins": [origin.as_dict() for origin in found]}
         timed("drift")
     ids = table.runs["run_id"].astype(str).to_numpy(dtype=object)
     groups = {name: group.assign_coords(run=ids) if "run" in group.dims else group for name, group in groups.items()}

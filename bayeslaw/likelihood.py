@@ -125,11 +125,12 @@ def log_likelihood(parameters: xr.Dataset, structure: Structure, inputs: Inputs)
         tau = [parameters[f"tau_{effect}"].values for effect in structure.effects]
         values = _given_the_others(z, v, tau, structure, inputs)
     else:
-        values = _log_density(z, v, structure.outliers)
+        values = log_density(z, v, structure.outliers)
     return xr.Dataset({"log_loss": mean.copy(data=values)})
 
 
-def _log_density(z: Array, v: Array, outliers: str) -> Array:
+def log_density(z: Array, v: Array, outliers: str) -> Array:
+    """Log density of residuals with these error variances (Student: squared scales)."""
     from scipy import stats
 
     density = stats.t(STUDENT_NU) if outliers == "student" else stats.norm()
@@ -155,21 +156,27 @@ def _given_the_others(z: Array, v: Array, tau: list[Array], structure: Structure
             covariance += tau[0][..., None, None] ** 2 * (lower[:, None] == lower[None, :])
         precision = np.linalg.inv(covariance)
         spread = 1 / np.diagonal(precision, axis1=-2, axis2=-1)
-        out[..., members] = _log_density(spread * (precision @ z_group[..., None])[..., 0], spread, "gaussian")
+        out[..., members] = log_density(spread * (precision @ z_group[..., None])[..., 0], spread, "gaussian")
     return out
 
 
 def predictive(parameters: xr.Dataset, structure: Structure, inputs: Inputs, rng: np.random.Generator) -> xr.Dataset:
     """Log loss of new runs at every design, for every draw, dims (chain, draw, run); new effects of cells and runs."""
     mean = predicted_log_loss(parameters, structure, inputs)
-    values = mean.values + np.sqrt(error_variance(parameters, structure, inputs)) * errors(
-        structure.outliers, mean.shape, rng
-    )
+    values = mean.values + new_effects(parameters, structure, inputs, rng)
+    values += np.sqrt(error_variance(parameters, structure, inputs)) * errors(structure.outliers, mean.shape, rng)
+    return xr.Dataset({"log_loss": mean.copy(data=values)})
+
+
+def new_effects(parameters: xr.Dataset, structure: Structure, inputs: Inputs, rng: np.random.Generator) -> Array:
+    """Effects of new cells and training runs on log loss, shape (chain, draw, run)."""
+    sizes = parameters.sizes
+    values = np.zeros((sizes["chain"], sizes["draw"], len(inputs.loss)))
     for effect in structure.effects:
         index = getattr(inputs, effect).index
-        drawn = rng.standard_normal((*mean.shape[:2], index.max() + 1))
+        drawn = rng.standard_normal((*values.shape[:2], index.max() + 1))
         values += (parameters[f"tau_{effect}"].values[..., None] * drawn)[..., index]
-    return xr.Dataset({"log_loss": mean.copy(data=values)})
+    return values
 
 
 def new_run_errors(draws: Mapping[str, Array], outliers: str, log_flops: float, rng: np.random.Generator) -> Array:

@@ -14,10 +14,11 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from bayeslaw.drift import drifted
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.files import written_whole
 from bayeslaw.laws import Law, make_law
-from bayeslaw.schema import BASELINE, SCHEMA_VERSION, STEP
+from bayeslaw.schema import BASELINE, SCHEMA_VERSION
 from bayeslaw.spec import Spec
 
 Array = NDArray[np.float64]
@@ -115,8 +116,7 @@ class Fit:
     def drift(self, recurrences: float, flops: float) -> Array:
         """Draws of how far log loss may be off the law at a budget beyond the largest trained one, shape (sample,).
 
-        0 up to there, and for a fit without drift (see `bayeslaw.drift`). An r that was not trained has a slope of its
-        own, drawn anew but always the same.
+        0 for a fit without drift; see `bayeslaw.drift.drifted`.
 
         Parameters
         ----------
@@ -124,19 +124,9 @@ class Fit:
         flops : float
             Training FLOPs.
         """
-        sizes = self.posterior.sizes
-        samples = sizes["chain"] * sizes["draw"]
-        if "drift" not in self.data.children or flops <= self.attrs["drift"]["edge"]:
-            return np.zeros(samples)
-        found = self.data["drift"].to_dataset()
-        if recurrences in found["recurrences"]:
-            own = found["each"].sel(recurrences=recurrences).values.ravel()
-        else:
-            rng = np.random.default_rng([self.spec.seed, int(1e6 * recurrences)])
-            own = found["scale_each"].values.ravel() * rng.standard_normal(samples)
-        steps = np.log(flops / self.attrs["drift"]["edge"]) / np.log(STEP)
-        drifted: Array = steps * (found["shared"].values.ravel() + own)
-        return drifted
+        if "drift" not in self.data.children:
+            return np.zeros(self.posterior.sizes["chain"] * self.posterior.sizes["draw"])
+        return drifted(self.data["drift"].to_dataset(), self.attrs["drift"]["edge"], recurrences, flops)
 
     def recurrences_of(self, recipe: str) -> tuple[float, ...]:
         """The r that a decision may choose from: the trained ones, of the recipe alone where architectures differ."""
