@@ -9,6 +9,7 @@ Bayesian Anal. 13 (2018).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,8 @@ class Ranking:
     Parameters
     ----------
     table : pandas.DataFrame
-        One row a model, best first: elpd, elpd_diff (from the best, 0 or below), se_diff, weight (stacking), complexity,
-        high_pareto_k (how many runs), distinguished (whether it is worse than the best by over `DISTINGUISHED` se).
+        One row a model, best first: elpd, elpd_diff (from the best, 0 or below), se_diff, weight (stacking),
+        complexity, high_pareto_k (how many runs), distinguished (worse than the best by over `DISTINGUISHED` se).
     preferred : str
         The simplest of those that are not distinguished from the best; of equally simple ones the better.
     """
@@ -61,7 +62,9 @@ def loo(log_likelihood: xr.Dataset) -> Any:
     import arviz_stats as azs
 
     tree = xr.DataTree.from_dict({"log_likelihood": log_likelihood, "posterior": log_likelihood.isel(run=0)})
-    return azs.loo(tree, pointwise=True, reff=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a high Pareto k is counted and told by `rank`
+        return azs.loo(tree, pointwise=True, reff=1.0)
 
 
 def rank(models: Mapping[str, Any], complexity: Mapping[str, int]) -> Ranking:
