@@ -33,10 +33,20 @@ class Whitening:
     chol: Array
 
 
-def start(structure: Structure, inputs: Inputs, priors: Priors, *, sweeps: int = 4) -> Whitening:
+def start(
+    structure: Structure, inputs: Inputs, priors: Priors, *, sweeps: int = 4, seen: Array | None = None
+) -> Whitening:
     """Penalised Gauss-Newton fit with independent errors.
 
     The penalty is the prior itself; the error scale is estimated between sweeps.
+
+    Parameters
+    ----------
+    structure, inputs, priors
+    sweeps : int
+    seen : ndarray, shape (combination, run), optional
+        Fit these combinations of the runs' log losses instead of each: a projection, or rows of unit length. The
+        structure has no group effects then.
     """
     mu, sd = structure.prior(priors)
     half_normal = structure.kinds[:, 0] == HALF_NORMAL
@@ -45,14 +55,15 @@ def start(structure: Structure, inputs: Inputs, priors: Priors, *, sweeps: int =
     layout, table = structure.layout, structure.table(inputs)
     core_of, g_of = (np.ascontiguousarray(table[:, j], dtype=np.int64) for j in (0, 1))
     log_loss = table[:, 5]
-    n = len(log_loss)
-    mean, partial = np.empty(n), np.empty((n, N_PARTIAL))
+    mean, partial = np.empty(len(log_loss)), np.empty((len(log_loss), N_PARTIAL))
+    n, known = (len(log_loss),) * 2 if seen is None else (len(seen), float((seen**2).sum()))
 
     def residuals(xi: Array, sigma: float) -> Array:
         theta = layout.from_local(xi)
         cores = np.where(structure.cores >= 0, theta[structure.cores], 0.0)
         law_mean(cores, core_of, structure.log_worth(theta), g_of, table[:, 2], table[:, 3], table[:, 4], mean, partial)
-        out: Array = np.concatenate([(log_loss - mean) / sigma, (theta - mu) / sd])
+        misfit = log_loss - mean if seen is None else seen @ (log_loss - mean)
+        out: Array = np.concatenate([misfit / sigma, (theta - mu) / sd])
         return np.nan_to_num(np.clip(out, -1e8, 1e8), nan=1e8)
 
     xi = layout.to_local(mu)
@@ -64,7 +75,7 @@ def start(structure: Structure, inputs: Inputs, priors: Priors, *, sweeps: int =
         xi = solution.x
         misfit = sigma * solution.fun[:n]
         # The prior's own scale counts as one run: few runs, or a perfect fit, then leave a usable error scale.
-        sigma = float(np.sqrt((misfit @ misfit + priors.sigma.scale**2 / 100) / n))
+        sigma = float(np.sqrt((misfit @ misfit + priors.sigma.scale**2 / 100) / known))
     jacobian = solution.jac
     xi = xi.copy()
     xi[scales] = np.log(sigma)

@@ -111,7 +111,7 @@ def make_law(
     levels : tuple of float
         The looped r that the runs have.
     deviation : bool
-        Whether log g(r) deviates from the map by a number of its own for each r, see `bayeslaw.deviation`.
+        Whether log g(r) deviates from the map by a number of its own for each looped r, see `bayeslaw.deviation`.
 
     Raises
     ------
@@ -128,12 +128,12 @@ def make_law(
             f"--law chinchilla with --map {name}", allowed="no map: it fits every architecture by its own N",
             do="leave --map out, or choose --law additive",
         )  # fmt: skip
-    ordered = tuple(sorted(levels))
-    if not deviation:
-        return Law(terms, MAPS[name](ordered if name == "free" else ()))
-    if name == "free" or terms == "chinchilla":
+    if deviation and (name == "free" or terms == "chinchilla"):
         raise UsageError(
             f"--deviation on with --{'map free' if name == 'free' else 'law chinchilla'}",
             allowed="off: every r has its own worth there already", do="leave --deviation out",
         )  # fmt: skip
-    return Law(terms, Deviating(ordered, MAPS[name]()))
+    ordered = tuple(sorted(levels))
+    if deviation and ordered:
+        return Law(terms, Deviating(ordered, MAPS[name]()))
+    return Law(terms, MAPS[name](ordered if name == "free" else ()))

@@ -12,7 +12,7 @@ from bayeslaw.inputs import NEAR, Inputs
 from bayeslaw.likelihood import named, predicted_log_loss
 from bayeslaw.priors import Priors
 from bayeslaw.schema import STEP, STUDENT_NU
-from bayeslaw.structure import Structure
+from bayeslaw.structure import Structure, free_parameters
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -49,6 +49,8 @@ def budget_levels(flops: Array) -> Index:
 def origins(structure: Structure, inputs: Inputs, priors: Priors, *, seed: int = 0) -> list[Origin]:
     """Forecasts from every origin inside the runs, each fitted at its mode with the curvature there.
 
+    Origins below which there are too few runs to forecast from are left out.
+
     Parameters
     ----------
     structure : Structure
@@ -59,9 +61,14 @@ def origins(structure: Structure, inputs: Inputs, priors: Priors, *, seed: int =
     """
     level = budget_levels(inputs.flops)
     rng = np.random.default_rng(seed)
-    return [
-        _origin(structure, inputs, priors, level <= edge, rng) for edge in range(LEAST_TRAINED - 1, int(level.max()))
-    ]
+    found = []
+    for edge in range(LEAST_TRAINED - 1, int(level.max())):
+        below = level <= edge
+        # Fewer runs than parameters forecast their prior.
+        if below.sum() >= free_parameters(structure.blocks):
+            origin = _origin(structure, inputs, priors, below, rng)
+            found += [origin] if np.isfinite(origin.covariance).all() and np.isfinite(origin.error).all() else []
+    return found
 
 
 def _origin(

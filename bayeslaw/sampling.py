@@ -29,6 +29,28 @@ PATIENT_THIN = 5
 """The second try takes smaller steps and so many times the draws, of which it keeps every fifth."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a sample has to be, not to be drawn again.
+
+    Parameters
+    ----------
+    ess : float
+        Least effective sample size, bulk and tail.
+    r_hat : float
+        R-hat stays below it.
+    thin : int
+        The second try's draws for each that is kept.
+    divergences : int
+        Most that are put up with.
+    """
+
+    ess: float = MIN_ESS
+    r_hat: float = MAX_R_HAT
+    thin: int = PATIENT_THIN
+    divergences: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Compiled:
     """A model of one structure, compiled once and fitted to any number of run tables.
@@ -100,6 +122,7 @@ def sample(
     *,
     progress: Callable[[str], None],
     timed: Callable[[str], None],
+    demand: Demand = Demand(),
 ) -> xr.DataTree:
     """Sample the posterior with nutpie.
 
@@ -114,6 +137,8 @@ def sample(
         Told in a few words what is being done.
     timed : callable
         Told ``"compile"`` and ``"sample"`` when each has ended.
+    demand : Demand
+        When to draw again; the default is what a fit that people read has to be.
 
     Returns
     -------
@@ -129,9 +154,9 @@ def sample(
 
     progress(f"sampling {spec.chains} chains of {spec.draws} draws")
     sampled = _run(ready, packed, spec, spec.target_accept, 1)
-    if trouble := _trouble(sampled):
+    if trouble := _trouble(sampled, demand):
         progress(f"{trouble}: sampling again, longer and with smaller steps")
-        sampled = _run(ready, packed, spec, max(spec.target_accept, PATIENT_ACCEPT), PATIENT_THIN)
+        sampled = _run(ready, packed, spec, max(spec.target_accept, PATIENT_ACCEPT), demand.thin)
     timed("sample")
     return sampled
 
@@ -165,15 +190,15 @@ def _run(ready: Compiled, packed: Array, spec: Spec, accept: float, thin: int) -
     )
 
 
-def _trouble(sampled: xr.DataTree) -> str:
+def _trouble(sampled: xr.DataTree, demand: Demand = Demand()) -> str:
     """What is wrong with a sample, empty where nothing is."""
     import arviz_stats as azs
 
-    if divergences := int(sampled["sample_stats"]["diverging"].sum()):
+    if (divergences := int(sampled["sample_stats"]["diverging"].sum())) > demand.divergences:
         return f"divergences ({divergences})"
     posterior = sampled["posterior"].to_dataset()
     least = min(float(azs.ess(posterior, method=method).to_array().min()) for method in ("bulk", "tail"))
-    if least < MIN_ESS:
+    if least < demand.ess:
         return f"effective sample size {least:.0f}"
     r_hat = float(azs.rhat(posterior).to_array().max())
-    return f"R-hat {r_hat:.3f}" if r_hat >= MAX_R_HAT else ""
+    return f"R-hat {r_hat:.3f}" if r_hat >= demand.r_hat else ""

@@ -19,7 +19,7 @@ from bayeslaw.diagnostics import NOT_IDENTIFIED
 from bayeslaw.errors import BayeslawError
 from bayeslaw.posterior import Fit
 from bayeslaw.spec import MAX_R_HAT, MIN_ESS
-from reports import cards, decisions
+from reports import cards, checks, decisions
 from reports.cards import Body, Card
 from reports.record import record
 from reports.study import Study
@@ -36,6 +36,10 @@ _FRONTIER = (
     "no run was trained: there the law is carried on, and the bands hold only if it stays true."
 )
 _RUNS = "One row a run, as fitted. N counts unique parameters without embeddings; C counts training FLOPs."
+_CRITICISM = (
+    "Each check holds a number that the runs give by themselves against the same number by the law. A warning is a "
+    "finding about the law, not about the sampler; “not applicable” means that these runs cannot answer."
+)
 _DIAGNOSTICS = (
     f"R-hat below {MAX_R_HAT} and effective sample sizes (ESS) of at least {MIN_ESS:.0f} mean that the chains agree "
     "and that quantiles can be trusted. “sd / prior sd” tells what the data added: near 0 much, near 1 nothing; from "
@@ -91,7 +95,7 @@ def make_report(
     judged = verdict(study)
     subject = "What one recurrence is worth" if study.worths and study.looped else "The loss law"
     heading = title or f"{subject}: {fit.attrs['source']}"
-    return Report(html=_page(heading, judged, made), verdict=judged, cards=made)
+    return Report(html=page(heading, judged, made), verdict=judged, cards=made)
 
 
 def build_report(
@@ -124,11 +128,23 @@ def write_report(
         The file cannot be written.
     """
     report = make_report(fit, family=family, flops_rule=flops_rule, title=title)
+    write_page(report.html, path)
+    return report
+
+
+def write_page(html: str, path: str | Path) -> None:
+    """Write a page, whole or not at all; folders above it are made.
+
+    Raises
+    ------
+    BayeslawError
+        The file cannot be written.
+    """
     path = Path(path)
     partial_file = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial_file.write_text(report.html, encoding="utf-8")
+        partial_file.write_text(html, encoding="utf-8")
         os.replace(partial_file, path)
     except OSError as error:
         raise BayeslawError(
@@ -137,7 +153,6 @@ def write_report(
     finally:
         with contextlib.suppress(OSError):  # a folder out of reach, which has been said already
             partial_file.unlink(missing_ok=True)
-    return report
 
 
 def make_cards(study: Study) -> tuple[Card, ...]:
@@ -160,6 +175,7 @@ def make_cards(study: Study) -> tuple[Card, ...]:
         )  # fmt: skip
     single: dict[str, tuple[str, str, Callable[[Study], Body]]] = {
         "worth": ("What a recurrence is worth", how_to_read(study), worth),
+        "criticism": ("What speaks against this fit", _CRITICISM, checks.criticism),
         "runs": ("Runs", _RUNS, cards.runs),
         "diagnostics": ("Can the numbers be trusted?", _DIAGNOSTICS, cards.diagnostics),
         "record": ("How this was made", _RECORD, record),
@@ -168,7 +184,8 @@ def make_cards(study: Study) -> tuple[Card, ...]:
     return (first, *iso_flop, *frontier, *rest)
 
 
-def _page(title: str, judged: Verdict, made: tuple[Card, ...]) -> str:
+def page(title: str, judged: Verdict, made: tuple[Card, ...]) -> str:
+    """One HTML page: a heading, a verdict and cards."""
     from plotly.offline import get_plotlyjs
 
     scripts = (get_plotlyjs(), _resource("page.js"))

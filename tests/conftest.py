@@ -23,7 +23,7 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"bay
 
 @pytest.fixture(scope="session")
 def isodepth_fit():
-    """The posterior of the shipped baseline runs under the package's defaults."""
+    """The posterior of the shipped baseline runs under the additive law."""
     from bayeslaw.fit import fit
 
     return fit("isodepth", law="additive", noise="iid", outliers="gaussian", injection_in="once")
@@ -55,7 +55,7 @@ def plain_fit(plain_table):
     """The posterior of the plain table."""
     from bayeslaw.fit import fit
 
-    return fit(plain_table)
+    return fit(plain_table, law="additive")
 
 
 @pytest.fixture(scope="session")

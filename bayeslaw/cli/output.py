@@ -25,14 +25,22 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a plain table: first column left, the others right."""
+    for line in table_lines(header, rows):
+        print(line)
+
+
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a plain table, its header first."""
     lines = [list(map(printable, header)), *(list(map(printable, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    out = []
     for line in lines:
         cells = [
             line[0].ljust(widths[0]),
             *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
         ]
-        print("  ".join(cells).rstrip())
+        out.append("  ".join(cells).rstrip())
+    return out
 
 
 def printable(text: str) -> str:

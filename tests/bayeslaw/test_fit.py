@@ -51,7 +51,7 @@ def test_known_truth_of_several_recipes_is_recovered():
     phi = {"baseline": 0.3, "truncated_bptt": 0.1, "hyperconnections": 0.7}
     by_recipe = {recipe: {"phi": value} for recipe, value in phi.items()}
     runs = simulate(design, parameters=TRUTH, sigma=0.004, seed=2, by_recipe=by_recipe)
-    posterior = fit(runs, outliers="student")
+    posterior = fit(runs, law="additive", outliers="student")
     verdict = check(posterior)
     assert verdict.passed
     assert posterior.recipes[0] == "baseline"
@@ -71,7 +71,7 @@ def test_one_recipe_is_anchored_by_the_baselines_unlooped_runs(isodepth_fit):
     table = load_runs("isodepth-recipes", recipe="truncated_bptt")
     assert set(table.runs["recipe"]) == {"baseline", "truncated_bptt"}
     assert set(table.runs.loc[table.runs["recipe"] == "baseline", "recurrences"]) == {1.0}
-    posterior = fit(table, recipe="truncated_bptt")
+    posterior = fit(table, law="additive", recipe="truncated_bptt")
     assert posterior.recipes == ("truncated_bptt",)
     assert posterior.draws()["phi"].mean() < isodepth_fit.draws()["phi"].mean()
 
@@ -158,8 +158,8 @@ def test_a_damaged_fit_file_is_refused(isodepth_file, tmp_path):
 
 def test_fewer_runs_than_parameters(plain_table):
     with pytest.raises(FitError, match="3 runs for 7 free parameters"):
-        fit(plain_table[:3])
-    allowed = fit(plain_table[:3], allow_prior_dominated=True)
+        fit(plain_table[:3], law="additive")
+    allowed = fit(plain_table[:3], law="additive", allow_prior_dominated=True)
     assert set(check(allowed).not_identified) >= {"alpha", "beta", "phi[baseline]"}
 
 
@@ -192,7 +192,7 @@ def test_weak_tables_pass_the_diagnostics():
     curve = law.loss(n, 20 * n, E=1.7, A=400.0, B=410.0, alpha=0.34, beta=0.28)
     curve *= np.exp(np.random.default_rng(1).normal(0, 0.003, 12))
     told: list[str] = []
-    posterior = fit(pd.DataFrame({"n": n, "tokens": 20 * n, "loss": curve}), progress=told.append)
+    posterior = fit(pd.DataFrame({"n": n, "tokens": 20 * n, "loss": curve}), law="additive", progress=told.append)
     assert any("sampling again" in text for text in told)
     assert check(posterior).passed
     assert posterior.posterior.sizes["draw"] == posterior.spec.draws

@@ -76,7 +76,7 @@ def test_student_cell_effects_are_recovered():
         load_runs("isodepth").runs, parameters={**ADDITIVE, "phi": 0.5}, sigma=0.002, seed=3, outliers="student",
         tau={"recipe+budget+recurrences": 0.008},
     )  # fmt: skip
-    posterior = fit(runs, noise="cells", outliers="student")
+    posterior = fit(runs, law="additive", noise="cells", outliers="student")
     assert check(posterior).passed
     contains(posterior, {**ADDITIVE, "phi": 0.5, "sigma": 0.002, "tau_cell": 0.008}, level="baseline")
 
@@ -101,7 +101,7 @@ def test_a_parameter_of_each_source_and_an_error_scale_that_falls_with_compute()
         ignore_index=True,
     )["loss"]
     runs["loss"] = curve * (runs["loss"] / curve) ** np.exp(-0.3 * compute)
-    posterior = fit(runs, pooling={"E": "separate:source"}, error_scale="compute")
+    posterior = fit(runs, law="additive", pooling={"E": "separate:source"}, error_scale="compute")
     assert check(posterior).passed
     shared = {name: value for name, value in truth.items() if name != "E"}
     contains(posterior, {**shared, "sigma_slope": -0.3}, level="baseline")
@@ -118,7 +118,7 @@ def test_every_pooling_recovers_what_it_assumes(mode):
     own = dict(zip(("baseline", "truncated_bptt", "hyperconnections"), (0.4, 0.25, 0.6), strict=True))
     by_recipe = {} if mode == "shared" else {recipe: {"phi": value} for recipe, value in own.items()}
     runs = simulate(design, parameters={**ADDITIVE, "phi": 0.4}, sigma=0.003, seed=6, by_recipe=by_recipe)
-    posterior = fit(runs, pooling={"phi": mode})
+    posterior = fit(runs, law="additive", pooling={"phi": mode})
     assert check(posterior).passed
     rows = check(posterior).parameters
     expected = {"phi": 0.4} if mode == "shared" else {f"phi[{recipe}]": value for recipe, value in own.items()}

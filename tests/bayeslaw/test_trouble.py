@@ -18,7 +18,7 @@ def runs():
 
 @pytest.fixture(scope="module")
 def student_fit():
-    return fit("isodepth", outliers="student")
+    return fit("isodepth", law="additive", outliers="student")
 
 
 def plain(n, tokens, *, seed=0, sigma=0.003):
@@ -32,30 +32,30 @@ def plain(n, tokens, *, seed=0, sigma=0.003):
 def test_collinear_design():
     """D = 20 N leaves the two exponents to the prior, and says so."""
     n = 1e8 * 2.0 ** np.arange(8)
-    verdict = check(fit(plain(n, 20 * n)))
+    verdict = check(fit(plain(n, 20 * n), law="additive"))
     assert verdict.passed
     assert any({"alpha", "beta"} <= set(group.split(", ")) for group in verdict.confounded)
     assert any("do not tell apart" in message for message in verdict.messages)
     crossed, tokens = (grid.ravel() for grid in np.meshgrid(n, 20 * n))
-    assert check(fit(plain(crossed, tokens))).confounded == ()
+    assert check(fit(plain(crossed, tokens), law="additive")).confounded == ()
 
 
 def test_one_r_only(runs):
-    verdict = check(fit(runs[runs["recurrences"] == 4]))
+    verdict = check(fit(runs[runs["recurrences"] == 4], law="additive"))
     assert verdict.not_identified == ("phi[baseline]",)
     assert "the prior carries the answer" in verdict.messages[-1]
 
 
 def test_one_budget_only(runs):
-    verdict = check(fit(runs[runs["budget"] == 2.15e18]))
+    verdict = check(fit(runs[runs["budget"] == 2.15e18], law="additive"))
     assert verdict.passed
     assert "beta" in verdict.not_identified
 
 
 def test_three_runs(runs):
     with pytest.raises(FitError, match="3 runs for 7 free parameters"):
-        fit(runs[:3])
-    posterior = fit(runs[:3], allow_prior_dominated=True)
+        fit(runs[:3], law="additive")
+    posterior = fit(runs[:3], law="additive", allow_prior_dominated=True)
     verdict = check(posterior)
     assert verdict.passed
     assert {"alpha", "beta", "phi[baseline]"} <= set(verdict.not_identified)
@@ -63,7 +63,7 @@ def test_three_runs(runs):
 
 
 def test_equal_losses(runs):
-    verdict = check(fit(runs.assign(loss=2.5)))
+    verdict = check(fit(runs.assign(loss=2.5), law="additive"))
     assert verdict.passed
     assert {"alpha", "beta", "phi[baseline]"} <= set(verdict.not_identified)
 
@@ -72,10 +72,10 @@ def test_an_outlier_under_student_errors(runs, student_fit):
     """One run off by .15 nats moves phi by less than one posterior sd; under normal errors its interval widens."""
     spoiled = runs.copy()
     spoiled.loc[60, "loss"] += 0.15
-    moved = fit(spoiled, outliers="student")
+    moved = fit(spoiled, law="additive", outliers="student")
     before, after = student_fit.posterior["phi"], moved.posterior["phi"]
     assert abs(float(after.mean() - before.mean())) < float(before.std())
-    normal = fit(spoiled).posterior["phi"]
+    normal = fit(spoiled, law="additive").posterior["phi"]
     assert float(normal.std()) > 1.4 * float(after.std())
 
 
@@ -94,7 +94,7 @@ def test_repeated_checkpoints_count_as_one_run(runs, isodepth_fit, marked):
             )
         )  # fmt: skip
     table = pd.concat(rows, ignore_index=True)
-    posterior = fit(table if marked else table.drop(columns="training_run"))
+    posterior = fit(table if marked else table.drop(columns="training_run"), law="additive")
     assert check(posterior).passed
     phi = posterior.posterior["phi"]
     assert float(phi.std()) > 0.95 * float(isodepth_fit.posterior["phi"].std())

@@ -67,7 +67,7 @@ def hostile_fit():
     names = runs["run_id"].astype(object)
     names.iloc[0], names.iloc[1], names.iloc[2] = IMAGE, SCRIPT, LONG
     runs["run_id"] = names
-    return fit(runs, draws=100, tune=200, chains=2, seed=1)
+    return fit(runs, law="additive", draws=100, tune=200, chains=2, seed=1)
 
 
 @pytest.fixture(scope="session")
@@ -126,4 +126,6 @@ def quick():
     """A function that fits in seconds, with too few draws for the diagnostics."""
     from bayeslaw.fit import fit
 
-    return lambda source, **settings: fit(source, draws=150, tune=250, chains=2, seed=1, **settings)
+    return lambda source, **settings: fit(
+        source, **{"law": "additive", "draws": 150, "tune": 250, "chains": 2, "seed": 1, **settings}
+    )

@@ -20,7 +20,7 @@ from reports import cards, figures, record, worth
 from reports.build import build_report, make_cards, make_report, write_report
 from reports.study import Study
 
-NAMES = ["worth", "iso-flop", "frontier", "runs", "diagnostics", "record"]
+NAMES = ["worth", "iso-flop", "frontier", "criticism", "runs", "diagnostics", "record"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_every_card_is_there_and_none_failed(isodepth_report, read_page):
 
 def test_several_recipes_have_decision_cards_of_their_own(hostile_report):
     assert [card.name for card in hostile_report.cards] == [
-        "worth", "iso-flop-1", "iso-flop-2", "frontier-1", "frontier-2", "runs", "diagnostics", "record",
+        "worth", "iso-flop-1", "iso-flop-2", "frontier-1", "frontier-2", "criticism", "runs", "diagnostics", "record",
     ]  # fmt: skip
     assert failures(hostile_report) == {}
 
