@@ -39,7 +39,7 @@ LEAST_COVERAGE = 0.86
 BEYOND = {1: 2.047, 4: 2.108}
 """Measured loss of the runs at width scale 34 on 47e9 tokens, by r (arXiv 2604.21106)."""
 
-STUDENT = {"law": "coupled", "outliers": "student"}
+STUDENT = {"law": "coupled", "map": "power", "outliers": "student"}
 CANDIDATES: dict[str, dict[str, Any]] = {
     "additive": {"law": "additive"},
     "additive, cells": {"law": "additive", "noise": "cells"},
@@ -234,12 +234,14 @@ def main() -> None:
 def report(result: dict[str, Any]) -> None:
     head = "log density / RMSE / 90 % coverage from the lower 3, 4, 5 budgets"
     print(f"{'model':45s} {head}   forward diff (se)   LOO diff (se)   stays")
+    crps = {name: row["origins"][1]["crps"] for name, row in result["candidates"].items()}
     for name, row in result["candidates"].items():
         origins = "  ".join(f"{o['log_density']:5.2f} {o['rmse']:.4f} {o['cover90']:.2f}" for o in row["origins"])
         print(
             f"{name:45s} {origins}   {row['forward_diff']:7.1f} ({row['forward_se']:5.1f})   "
             f"{row['loo_diff']:6.1f} ({row['loo_se']:4.1f})   {'yes' if row['stays'] else 'no'}"
         )
+    print("CRPS on the four lower budgets: " + "  ".join(f"{name} {value:.4f}" for name, value in crps.items()))
     print(f"chosen: {result['chosen']}; the default of `bayeslaw fit`: {result['is_the_default']}")
     for name, row in result["public"].items():
         print(f"four lower budgets, {name}: " + "  ".join(f"{key} {value:.4f}" for key, value in row.items()))
