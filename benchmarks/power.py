@@ -111,11 +111,12 @@ def replicate(setting: Setting, runs, known, seed: int) -> dict[str, float]:
         runs, parameters=parameters, by_recipe={NEW: own}, law=law, sigma=sigma, outliers="student",
         seed=int(rng.integers(2**31)),
     )  # fmt: skip
-    spec = Spec.of(draws=500, tune=500, chains=2, seed=seed, deviation=setting.fitted, drift=False)
+    spec = Spec.of(draws=500, tune=300, chains=2, seed=seed, deviation=setting.fitted, drift=False)
     inputs = inputs_of(simulated, injection_in=spec.counted_in)
     structure = structure_of(inputs, spec, DEFAULT)
     tree = sampling.sample(
-        structure, inputs, DEFAULT, spec, progress=lambda message: None, timed=lambda stage: None
+        structure, inputs, DEFAULT, spec, progress=lambda message: None, timed=lambda stage: None,
+        demand=sampling.Demand(ess=100, r_hat=1.1, thin=1, divergences=20),
     )  # fmt: skip
     phi = named(tree["posterior"].to_dataset()["theta"].values, structure, inputs)["phi"]
     draws = (phi.sel(recipe=NEW) - phi.sel(recipe="baseline")).values.ravel()
@@ -238,21 +239,22 @@ def main() -> None:
     started = time.perf_counter()
     table = load_runs("isodepth")
     known = truth(fit(table))
-    rows = []
+    rows: list[dict[str, Any]] = []
+    OUT.parent.mkdir(exist_ok=True)
     for setting in settings(replicates):
         runs = design(table.runs, setting.n)
         rows.append(summary(setting, [replicate(setting, runs, known, seed) for seed in range(setting.replicates)]))
-        print(f"{time.perf_counter() - started:6.0f} s  {setting}: {rows[-1]}", flush=True)
-    answer = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
-        "versions": versions("numpy", "xarray", "pymc", "pytensor", "nutpie", "numba"),
-        "seconds": time.perf_counter() - started,
-        "truth": {**known[0], "spread": known[1], "sigma": known[2]},
-        "rows": rows,
-    }
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(answer, indent=1) + "\n")
+        seconds = time.perf_counter() - started
+        print(f"{seconds:6.0f} s  {rows[-1]}", flush=True)
+        answer = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
+            "versions": versions("numpy", "xarray", "pymc", "pytensor", "nutpie", "numba"),
+            "seconds": seconds,
+            "truth": {**known[0], "spread": known[1], "sigma": known[2]},
+            "rows": rows,
+        }
+        OUT.write_text(json.dumps(answer, indent=1) + "\n")  # what is done stays if the rest is stopped
     text = report(answer)
     OUT.with_suffix(".md").write_text(text + "\n")
     print(text)

@@ -10,9 +10,9 @@ worths
 checks
     Checks of misfit are silent on data of the fitted law itself, and find that an additive law fits coupled data.
 
-Run with `python benchmarks/selection.py`; tables are printed and written to benchmarks/results/selection.json, as
-they grow: a run that was stopped goes on. `--replicates 50` and `--checks 100` say how many data sets each truth has,
-`--parts laws,maps` that only these are drawn.
+Run with `python benchmarks/selection.py`; tables are printed and written to benchmarks/results/selection.json, as they
+grow: a run that was stopped goes on where it was; delete the file to begin anew. `--replicates 50` and `--checks 100`
+say how many data sets each truth has, `--parts laws,maps` that only these are drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +51,10 @@ OUT = Path(__file__).parent / "results" / "selection.json"
 SAMPLER = {"draws": 500, "tune": 500, "chains": 2}
 DEMAND = sampling.Demand(ess=200, r_hat=1.02, thin=2)
 """Enough for an elpd, whose own Monte Carlo error stays well below its standard error over the runs."""
+
+LEAST = 4.0
+"""Difference of elpd below which its standard error is not to be trusted (Sivula, Magnusson, Matamoros, Vehtari,
+"Uncertainty in Bayesian leave-one-out cross-validation based model comparison", 2020)."""
 
 K = 0.42
 """Of the coupled law, wherever it is the truth of a ranking: the fits that truths are taken from have it fixed."""
@@ -128,7 +132,7 @@ def drawn(model: Candidate, parameters: xr.Dataset, seed: int) -> Inputs:
 
 
 def ranked(models: Models, names: tuple[str, ...], true: str, inputs: Inputs) -> dict[str, Any]:
-    """One data set's ranking: the preferred model, those tied with the best, each one's elpd over the true one's."""
+    """One data set's ranking: the preferred model; every other's elpd over the true one's, with its standard error."""
     found = {
         name: loo(log_likelihood(posterior(models[name], inputs), models[name].structure, inputs)) for name in names
     }
@@ -137,7 +141,6 @@ def ranked(models: Models, names: tuple[str, ...], true: str, inputs: Inputs) ->
     over = {name: pointwise[name] - pointwise[true] for name in names if name != true}
     return {
         "preferred": ranking.preferred,
-        "tied": list(ranking.tied),
         "high_pareto_k": int(ranking.table["high_pareto_k"].max()),
         "over_truth": {
             name: [round(float(d.sum()), 2), round(float(np.sqrt(len(d)) * d.std(ddof=1)), 2)]
@@ -162,31 +165,32 @@ def checked(model: Candidate, inputs: Inputs, seed: int) -> dict[str, Any]:
 class Record:
     """Results as they grow, on disk after each data set."""
 
-    def __init__(self, path: Path | None = OUT) -> None:
+    def __init__(self, path: Path = OUT) -> None:
         self.path = path
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.truths: dict[str, dict[str, float]] = {}
-        if path and path.exists():
+        self.stamp = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+            "versions": versions("numpy", "xarray", "pymc", "pytensor", "nutpie", "numba", "arviz-stats"),
+        }
+        if path.exists():
             found = json.loads(path.read_text())
             if found["sampler"] == SAMPLER:
                 self.rows, self.truths = found["data_sets"], found["truths"]
 
-    def missing(self, part: str, true: str, count: int) -> Iterator[int]:
+    def missing(self, part: str, true: str, count: int) -> list[int]:
         """Seeds of the data sets that are still to be drawn."""
         done = {row["seed"] for row in self.rows.get(part, ()) if row["truth"] == true}
-        yield from (seed for seed in range(count) if seed not in done)
+        return [seed for seed in range(count) if seed not in done]
 
     def add(self, part: str, true: str, seed: int, row: Mapping[str, Any]) -> None:
         self.rows.setdefault(part, []).append({"truth": true, "seed": seed, **row})
         self.write()
 
     def write(self) -> None:
-        if self.path is None:
-            return
         result = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
-            "versions": versions("numpy", "xarray", "pymc", "pytensor", "nutpie", "numba", "arviz-stats"),
+            **self.stamp,
             "sampler": SAMPLER,
             "least_ess": DEMAND.ess,
             "k": K,
@@ -217,22 +221,32 @@ def summary(part: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def ranking_rates(true: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of the data sets of one truth.
+    """Shares of the data sets of one truth: how often it is preferred, and how often told from the others.
 
-    first: the true model is preferred. right: it is told from every other. wrong: some other is declared better than
-    it. undecided: neither. Which models were preferred, and which declared better, by name.
+    The latter by two standard errors alone, and where the difference of elpd must be over `LEAST` besides.
     """
-    better = [[name for name, (d, se) in row["over_truth"].items() if d > DISTINGUISHED * se] for row in rows]
-    right = [row["tied"] == [true] for row in rows]
-    wrong = [bool(names) for names in better]
     return {
         "data_sets": len(rows),
         "first": float(np.mean([row["preferred"] == true for row in rows])),
-        "right": float(np.mean(right)),
-        "undecided": float(np.mean(~(np.array(right) | np.array(wrong)))),
-        "wrong": float(np.mean(wrong)),
         "preferred": dict(Counter(row["preferred"] for row in rows)),
-        "declared_better": dict(Counter(name for names in better for name in names)),
+        "over_2_se": told(rows, 0.0),
+        f"over_2_se_and_{LEAST:g}": told(rows, LEAST),
+    }
+
+
+def told(rows: list[dict[str, Any]], least: float) -> dict[str, Any]:
+    """Shares of right (the true model better than every other), wrong (some other better than it), and neither."""
+    others = [
+        {name: abs(d) > max(DISTINGUISHED * se, least) and np.sign(d) for name, (d, se) in row["over_truth"].items()}
+        for row in rows
+    ]
+    right = np.array([all(sign == -1 for sign in signs.values()) for signs in others])
+    wrong = np.array([any(sign == 1 for sign in signs.values()) for signs in others])
+    return {
+        "right": float(right.mean()),
+        "undecided": float((~right & ~wrong).mean()),
+        "wrong": float(wrong.mean()),
+        "declared_better": dict(Counter(name for signs in others for name, sign in signs.items() if sign == 1)),
     }
 
 
@@ -254,21 +268,51 @@ def check_rates(true: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 def rank_all(models: Models, record: Record, part: str, count: int) -> None:
     """Draw and rank the data sets of a part that the record lacks."""
     truths, candidates = RANKINGS[part]
-    sigma = truth(models, "coupled", k=K)["sigma"]
     for true in truths:
-        parameters = truth(models, true, k=K).assign(sigma=sigma)
-        record.truths[f"{part}: {true}"] = {name: float(f"{v.item():.6g}") for name, v in parameters.items()}
-        for seed in record.missing(part, true, count):
-            record.add(part, true, seed, ranked(models, candidates, true, drawn(models[true], parameters, seed)))
+        if seeds := record.missing(part, true, count):
+            sigma = truth(models, "coupled", k=K)["sigma"]
+            parameters = truth(models, true, k=K).assign(sigma=sigma)
+            record.truths[f"{part}: {true}"] = numbers(parameters)
+            for seed in seeds:
+                record.add(part, true, seed, ranked(models, candidates, true, drawn(models[true], parameters, seed)))
 
 
 def check_all(models: Models, record: Record, count: int) -> None:
     """Draw and check the data sets that the record lacks."""
     for part, (true, fitted) in CHECKS.items():
-        parameters = truth(models, true)
-        record.truths[f"checks: {part}"] = {name: float(f"{v.item():.6g}") for name, v in parameters.items()}
-        for seed in record.missing("checks", part, count):
-            record.add("checks", part, seed, checked(models[fitted], drawn(models[true], parameters, seed), seed))
+        if seeds := record.missing("checks", part, count):
+            parameters = truth(models, true)
+            record.truths[f"checks: {part}"] = numbers(parameters)
+            for seed in seeds:
+                record.add("checks", part, seed, checked(models[fitted], drawn(models[true], parameters, seed), seed))
+
+
+def numbers(parameters: xr.Dataset) -> dict[str, float]:
+    return {str(name): float(f"{value.item():.6g}") for name, value in parameters.items()}
+
+
+def table(part: str, rates: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is printed of a part."""
+    if part not in RANKINGS:
+        lines = [f"{'checks':10s} {'sets':>5s} {'any':>6s} {'misfit':>7s} {'curvature, F':>13s}  warnings by card"]
+        for true, row in rates.items():
+            shares = f"{row['any']:6.2f} {row['any_but_predictive']:7.2f} {row['curvature_or_lack_of_fit']:13.2f}"
+            lines.append(f"{true:10s} {row['data_sets']:5d} {shares}  {listed(row['by_card'])}")
+        return lines
+    lines = [f"{part:10s} {'sets':>5s} {'first':>6s}   right, undecided, wrong: over 2 se; over 2 se and {LEAST:g}"]
+    for true, row in rates.items():
+        by = [row["over_2_se"], row[f"over_2_se_and_{LEAST:g}"]]
+        shares = "   ".join(f"{one['right']:.2f} {one['undecided']:.2f} {one['wrong']:.2f}" for one in by)
+        better = listed(by[0]["declared_better"])
+        lines.append(
+            f"{true:10s} {row['data_sets']:5d} {row['first']:6.2f}   {shares}   preferred {listed(row['preferred'])}"
+            + (f"; over 2 se better {better}" if better else "")
+        )
+    return lines
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def main() -> None:
@@ -283,8 +327,7 @@ def main() -> None:
             rank_all(models, record, part, arguments.replicates)
         else:
             check_all(models, record, arguments.checks)
-        for true, rates in summary(part, record.rows[part]).items():
-            print(f"{part:7s} {true:9s} " + "  ".join(f"{name} {value}" for name, value in rates.items()), flush=True)
+        print("\n".join(table(part, summary(part, record.rows[part]))), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,15 +50,28 @@ class Worth:
         """d log g / d log r at the trained r."""
         return _currency(self.fit, elasticity, self.recipe, self.trained)
 
+    @cached_property
+    def exponent(self) -> Array:
+        """The exponent in one number: phi of the power map, else the average one up to the largest trained r."""
+        if "phi" not in self.fit.law.map.parameters:
+            return self.exponents(self.most)
+        return _currency(self.fit, _phi, self.recipe, (self.most,))[self.most]
+
+    def at(self, r: float) -> Array:
+        """g(r), unique blocks, at any r."""
+        if "architecture" in factors_of(self.fit):  # where each trained r has a phi of its own, the last one's
+            return self.blocks[r] if r in self.blocks else r**self.exponent
+        return _currency(self.fit, worth, self.recipe, (r,))[r]
+
     def exponents(self, r: float) -> Array:
-        """Average exponent from 1 to r, log g(r) / log r: phi of the power map."""
+        """Average exponent from 1 to r, log g(r) / log r."""
         exponents: Array = np.log(self.blocks[r]) / np.log(r)
         return exponents
 
     @cached_property
     def narrowed(self) -> float:
-        """Posterior over prior standard deviation of the average exponent at the largest trained r."""
-        return float(self.exponents(self.most).std() / self.prior.exponents(self.most).std())
+        """Posterior over prior standard deviation of the exponent."""
+        return float(self.exponent.std() / self.prior.exponent.std())
 
     @cached_property
     def prior(self) -> Worth:
@@ -104,6 +117,11 @@ def _currency(fit: Fit, what: Currency, recipe: str, r: Iterable[float]) -> dict
         return what(_with(fit, posterior), r, recipe)
     apart = {each: posterior.sel(architecture=f"{recipe}/r={each:g}") for each in r}
     return {each: what(_with(fit, chosen), [each], recipe)[each] for each, chosen in apart.items()}
+
+
+def _phi(fit: Fit, recurrences: Iterable[float], recipe: str) -> dict[float, Array]:
+    """Phi, as `worth`."""
+    return {r: fit.draws(recipe, recurrences=r, names=["phi"])["phi"] for r in recurrences}
 
 
 def _with(fit: Fit, posterior: xr.Dataset) -> Fit:

@@ -93,7 +93,7 @@ def _doubts_of_worth(study: Study) -> list[str]:
             "Runs at r = 1 and at several larger r of the same recipe would tell."
         )
     for recipe, each in told.items():
-        summary = interval(each.exponents(each.most))
+        summary = interval(each.exponent)
         width = summary["q95"] - summary["q05"]
         if recipe not in unknown and width > WIDE:
             doubts.append(
@@ -161,16 +161,16 @@ def _findings(study: Study) -> tuple[str, ...]:
 
 def _of_phi(each: Worth, *, step: bool) -> tuple[str, str]:
     """Meaning and facts of phi."""
-    phi = each.exponents(each.most)
+    phi = each.exponent
     facts = f"phi = {text.mean_and_range(phi, f'{text.PERCENT_90} interval ')}"
     if _not_identified(each):
         return UNKNOWN, f"{facts}, hardly more than the prior."
     below, above = _chances(phi)
-    words = f"A block run twice is worth {text.mean_and_range(2.0**phi)} unique blocks"
+    words = f"A block run twice is worth {text.mean_and_range(each.at(2.0))} unique blocks"
     if each.most > 2:
-        words += f", one run {each.most:g} times {text.mean_and_range(each.most**phi)}"
+        words += f", one run {each.most:g} times {text.mean_and_range(each.at(each.most))}"
     if step:
-        words += f"; at r = 2, one more recurrence of it adds {text.mean_and_range(3.0**phi - 2.0**phi)}"
+        words += f"; at r = 2, one more recurrence of it adds {text.mean_and_range(each.at(3.0) - each.at(2.0))}"
     return _meaning(below, above), f"{facts}, {_probabilities('phi', phi)}. {words}."
 
 

@@ -89,7 +89,7 @@ def worth(study: Study) -> Body:
 def _power(study: Study) -> Body:
     """Posterior of phi beside its prior, and what follows of it."""
     told = study.worths
-    draws = {recipe: each.exponents(each.most) for recipe, each in told.items()}
+    draws = {recipe: each.exponent for recipe, each in told.items()}
     most = max(each.most for each in told.values())
     differences = phi_differences(study.fit) if len(told) > 1 else {}
     rows = []
@@ -99,10 +99,10 @@ def _power(study: Study) -> Body:
             text.mean_and_range(phi, ""),
             text.probability(float((phi < 1).mean()), len(phi)),
             text.probability(float((phi > 0).mean()), len(phi)),
-            text.mean_and_range(2.0**phi, ""),
+            text.mean_and_range(told[recipe].at(2.0), ""),
         ]
         if most != 2:
-            row.append(text.mean_and_range(most**phi, ""))
+            row.append(text.mean_and_range(told[recipe].at(most), ""))
         if differences:
             row.append(_difference(differences.get(recipe)))
         rows.append(tuple(row))
@@ -115,7 +115,7 @@ def _power(study: Study) -> Body:
     first = next(iter(told.values())).prior
     return Body(
         takeaway=f"{'; '.join(parts)}. {_narrowed(study)}",
-        figure=figures.phi(draws, first.exponents(first.most), _curves(told)),
+        figure=figures.phi(draws, first.exponent, _curves(told)),
         table=Table(header=tuple(header), rows=tuple(rows), note="Mean and 90 % interval."),
     )
 

@@ -59,9 +59,25 @@ def calibrate(
         The design, whose losses do not matter: a shipped data set's name, a CSV or Parquet file, mlflow:EXPERIMENT or a
         journal folder.
     simulations
-        How many, 10 or more; 1000 tell a coverage to .01.
-    recipe, where, law, map, deviation, noise, outliers, error_scale, injection_in
-        The design and the model, see `bayeslaw fit`; without --law the default model.
+        How many, 10 or more; 1000 tell a coverage to .01-.02 (standard error).
+    recipe
+        The design's runs of this recipe only, with the r = 1 runs that serve it.
+    where
+        Only the runs for which this holds, such as "budget >= 1e18".
+    law
+        The loss law; without it the default model, as in `bayeslaw fit`.
+    map
+        What r recurrences are worth; default power.
+    deviation
+        Whether log g(r) deviates from the map by a number of its own for each r.
+    noise
+        How errors of different runs relate.
+    outliers
+        Error distribution on log loss.
+    error_scale
+        Whether the scale of the errors may change with compute.
+    injection_in
+        Where the injection's parameters count, see `bayeslaw fit`.
     out
         Keep every simulation in this folder, with summary.json and calibration.html. Run again after an interruption,
         or with more --simulations, it goes on from there.

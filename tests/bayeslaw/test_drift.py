@@ -5,6 +5,8 @@ import pytest
 
 from bayeslaw import load_runs
 from bayeslaw.allocate import allocate
+from bayeslaw.cli.answers import as_answer
+from bayeslaw.diagnostics import check
 from bayeslaw.drift import Origin, draw_drift, drifted, scales
 from bayeslaw.fit import fit
 from bayeslaw.inputs import inputs_of
@@ -35,8 +37,8 @@ def test_budget_levels_of_grids_and_of_scattered_runs():
     assert levels.max() == 5
     assert all(runs["budget"][levels == level].nunique() == 1 for level in range(6))
     scattered = budget_levels(np.geomspace(1e17, 1e20, 200))
-    assert scattered.max() == 8
-    assert (np.diff(scattered) >= 0).all()
+    assert scattered.max() == 9  # three decades in steps of a third, counted from the top
+    assert set(np.diff(scattered)) == {0, 1}
     assert budget_levels(np.array([3e17])).tolist() == [0]
 
 
@@ -103,3 +105,20 @@ def test_a_fit_keeps_its_drift_and_uses_it_beyond_the_edge_only(default_fit, tmp
         assert (spread[1] > 1.2 * spread[0]) == wider
     losses = [allocate(made, flops=1e21).recommended.trainable.loss.std() for made in (without, again)]
     assert losses[1] > 1.2 * losses[0]
+
+
+def test_the_answer_names_deviation_and_drift(default_fit):
+    answer = as_answer(default_fit, check(default_fit))
+    assert (answer["law"], answer["map"], answer["deviation"], answer["outliers"]) == (
+        "coupled",
+        "power",
+        True,
+        "student",
+    )
+    assert answer["drift"]["origins"] == 4
+    assert 0 < answer["drift"]["sd_each"] < answer["drift"]["sd_shared"] < 0.01
+    assert set(answer["parameters"]) >= {"deviation_2", "deviation_4", "deviation_8", "deviation_spread"}
+    # g(r) holds the deviation, so it is better known than the exponent of the map.
+    g, phi = answer["worth"]["8"], answer["parameters"]["phi"]
+    assert np.log(g["q95"] / g["q05"]) < np.log(8) * (phi["q95"] - phi["q05"])
+    assert not [name for name in answer["diagnostics"]["not_identified"] if name.startswith("deviation")]

@@ -12,7 +12,8 @@ from bayeslaw.cli import VERBS, run
 
 
 def test_fit_json(capsys, tmp_path):
-    code = run(["fit", "isodepth-recipes", "--outliers", "student", "--json", "--out", str(tmp_path / "fit.nc")])
+    settings = ["--law", "additive", "--outliers", "student"]
+    code = run(["fit", "isodepth-recipes", *settings, "--json", "--out", str(tmp_path / "fit.nc")])
     answer = json.loads(capsys.readouterr().out)
     assert code == 0
     assert set(answer) >= {
