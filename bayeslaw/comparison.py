@@ -19,11 +19,8 @@ from scipy import stats
 
 from bayeslaw.maps import MAPS
 from bayeslaw.parts import BUDGET, CELL, FORWARD, Split
-from bayeslaw.ranking import DISTINGUISHED, Ranking, rank
+from bayeslaw.ranking import DISTINGUISHED, LEAST_DIFFERENCE, Ranking, rank
 from bayeslaw.scores import Forecast, Scores, joined
-
-SMALL = 4.0
-"""Differences of elpd below this, in nats over all runs, are small whatever their standard error (Sivula et al.)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -234,9 +231,10 @@ def _interpolation(found: Comparison) -> Iterable[str]:
         others = [_behind(found, name) for name in found.ranking.tied if name != best]
         yield f"Not distinguishable here: {_listing([f'{best} (the best)', *others])}."
     if worse := [_behind(found, name) for name in found.names if ranks[name]["distinguished"]]:
-        yield f"Worse than {best} by more than {DISTINGUISHED:g} standard errors: {_listing(worse)}."
-    if small := [name for name in found.names if ranks[name]["distinguished"] and ranks[name]["elpd_diff"] > -SMALL]:
-        yield f"A difference below {SMALL:g} in all is little to choose by, though: so it is with {_listing(small)}."
+        yield (
+            f"Worse than {best} by more than {DISTINGUISHED:g} standard errors and {LEAST_DIFFERENCE:g} in all: "
+            f"{_listing(worse)}."
+        )
 
 
 def _behind(found: Comparison, name: str) -> str:

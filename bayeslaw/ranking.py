@@ -4,7 +4,8 @@ References
 ----------
 Vehtari, Gelman, Gabry, "Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC", Stat.
 Comput. 27 (2017). Yao, Vehtari, Simpson, Gelman, "Using stacking to average Bayesian predictive distributions",
-Bayesian Anal. 13 (2018).
+Bayesian Anal. 13 (2018). Sivula, Magnusson, Matamoros, Vehtari, "Uncertainty in Bayesian leave-one-out
+cross-validation based model comparison", arXiv 2008.10296: small differences.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-DISTINGUISHED = 2.0
-"""Standard errors from which on one model is called better than another."""
+DISTINGUISHED, LEAST_DIFFERENCE = 2.0, 4.0
+"""Standard errors, and difference of elpd over all runs, beyond which one model is called better than another: models
+that say nearly the same have a small standard error too, and below 4 it is not to be relied on."""
 
 HIGH_PARETO_K = 0.7
 """Pareto k of a run from which on importance sampling does not stand for fitting without it."""
@@ -33,7 +35,8 @@ class Ranking:
     ----------
     table : pandas.DataFrame
         One row a model, best first: elpd, elpd_diff (from the best, 0 or below), se_diff, weight (stacking),
-        complexity, high_pareto_k (how many runs), distinguished (worse than the best by over `DISTINGUISHED` se).
+        complexity, high_pareto_k (how many runs), distinguished (worse than the best by over `DISTINGUISHED` se and
+        over `LEAST_DIFFERENCE`).
     preferred : str
         The simplest of those that are not distinguished from the best; of equally simple ones the better.
     """
@@ -98,7 +101,7 @@ def rank(models: Mapping[str, Any], complexity: Mapping[str, int]) -> Ranking:
             "weight": weights[name],
             "complexity": complexity[name],
             "high_pareto_k": int((np.asarray(models[name].pareto_k) > HIGH_PARETO_K).sum()),
-            "distinguished": bool(-difference.sum() > DISTINGUISHED * se) and name != best,
+            "distinguished": bool(-difference.sum() > max(DISTINGUISHED * se, LEAST_DIFFERENCE)),
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     tied = table[~table["distinguished"]]

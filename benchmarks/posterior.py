@@ -21,6 +21,7 @@ OUT = Path(__file__).parent / "results" / "posterior.json"
 
 COMMANDS = {
     "default": ["fit", "isodepth"],
+    "additive": ["fit", "isodepth", "--law", "additive"],
     "coupled, cells": ["fit", "isodepth", "--law", "coupled", "--noise", "cells", "--outliers", "gaussian"],
 }
 
@@ -115,7 +116,7 @@ def growth(sizes: tuple[int, ...], recipes: tuple[int, ...]) -> list[dict[str, f
     for count in recipes:
         for size in sizes:
             runs = simulate(grid(size, count), parameters=truth, sigma=0.004, seed=size + count)
-            grown = fit(runs, draws=1000, tune=500)
+            grown = fit(runs, law="additive", draws=1000, tune=500)
             diverging = int(grown.data["sample_stats"]["diverging"].sum())
             found = effective(grown.posterior, grown.attrs["seconds"]["sample"], diverging)
             print(f"{len(runs)} runs, {count} recipes done", file=sys.stderr)
@@ -162,6 +163,7 @@ def grid(size: int, recipes: int):
 
 
 def main() -> None:
+    from bayeslaw.spec import DEFAULT_MODEL
     from bayeslaw.version import versions
 
     whole = {}
@@ -175,10 +177,15 @@ def main() -> None:
         "commands": {name: "bayeslaw " + " ".join(command) for name, command in COMMANDS.items()},
         "whole_fit": whole,
         "sampling": {
-            "additive, iid": sampling((1, 2, 3)),
+            "default": sampling((1, 2, 3), **DEFAULT_MODEL),
+            "additive, iid": sampling((1, 2, 3), law="additive"),
             "coupled, cells": sampling((1, 2, 3), law="coupled", noise="cells"),
         },
-        "refit_seconds": {"additive, iid": refit(), "coupled, cells": refit(law="coupled", noise="cells")},
+        "refit_seconds": {
+            "default": refit(),
+            "additive, iid": refit(law="additive"),
+            "coupled, cells": refit(law="coupled", noise="cells"),
+        },
         "point_fits": point_fits(),
         "growth": growth((116, 1000, 10000), (1, 10)),
     }

@@ -40,7 +40,7 @@ from bayeslaw.likelihood import log_likelihood, named, predictive
 from bayeslaw.misfit import misfit_checks
 from bayeslaw.predictive import predictive_check
 from bayeslaw.priors import DEFAULT
-from bayeslaw.ranking import DISTINGUISHED, loo, rank
+from bayeslaw.ranking import DISTINGUISHED, LEAST_DIFFERENCE, loo, rank
 from bayeslaw.runs import load_runs
 from bayeslaw.spec import Spec
 from bayeslaw.structure import free_parameters
@@ -51,10 +51,6 @@ OUT = Path(__file__).parent / "results" / "selection.json"
 SAMPLER = {"draws": 500, "tune": 500, "chains": 2}
 DEMAND = sampling.Demand(ess=200, r_hat=1.02, thin=2)
 """Enough for an elpd, whose own Monte Carlo error stays well below its standard error over the runs."""
-
-LEAST = 4.0
-"""Difference of elpd below which its standard error is not to be trusted (Sivula, Magnusson, Matamoros, Vehtari,
-"Uncertainty in Bayesian leave-one-out cross-validation based model comparison", 2020)."""
 
 K = 0.42
 """Of the coupled law, wherever it is the truth of a ranking: the fits that truths are taken from have it fixed."""
@@ -223,14 +219,15 @@ def summary(part: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def ranking_rates(true: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Shares of the data sets of one truth: how often it is preferred, and how often told from the others.
 
-    The latter by two standard errors alone, and where the difference of elpd must be over `LEAST` besides.
+    The latter by two standard errors alone, and where the difference of elpd must be over `LEAST_DIFFERENCE`
+    besides, as the rule has it.
     """
     return {
         "data_sets": len(rows),
         "first": float(np.mean([row["preferred"] == true for row in rows])),
         "preferred": dict(Counter(row["preferred"] for row in rows)),
         "over_2_se": told(rows, 0.0),
-        f"over_2_se_and_{LEAST:g}": told(rows, LEAST),
+        f"over_2_se_and_{LEAST_DIFFERENCE:g}": told(rows, LEAST_DIFFERENCE),
     }
 
 
@@ -299,9 +296,10 @@ def table(part: str, rates: Mapping[str, Mapping[str, Any]]) -> list[str]:
             shares = f"{row['any']:6.2f} {row['any_but_predictive']:7.2f} {row['curvature_or_lack_of_fit']:13.2f}"
             lines.append(f"{true:10s} {row['data_sets']:5d} {shares}  {listed(row['by_card'])}")
         return lines
-    lines = [f"{part:10s} {'sets':>5s} {'first':>6s}   right, undecided, wrong: over 2 se; over 2 se and {LEAST:g}"]
+    rules = f"over 2 se; over 2 se and {LEAST_DIFFERENCE:g}"
+    lines = [f"{part:10s} {'sets':>5s} {'first':>6s}   right, undecided, wrong: {rules}"]
     for true, row in rates.items():
-        by = [row["over_2_se"], row[f"over_2_se_and_{LEAST:g}"]]
+        by = [row["over_2_se"], row[f"over_2_se_and_{LEAST_DIFFERENCE:g}"]]
         shares = "   ".join(f"{one['right']:.2f} {one['undecided']:.2f} {one['wrong']:.2f}" for one in by)
         better = listed(by[0]["declared_better"])
         lines.append(

@@ -97,6 +97,14 @@ def test_a_difference_beyond_two_errors_beats_simplicity():
     assert found.table.loc["rich", "weight"] > 0.9
 
 
+def test_a_small_difference_beats_nothing_however_sure():
+    better = BASE + 0.05 + 0.001 * WAVE
+    found = rank({"plain": pointwise(BASE), "rich": pointwise(better)}, {"plain": 3, "rich": 9})
+    assert -4 < found.table.loc["plain", "elpd_diff"] < -2 * found.table.loc["plain", "se_diff"]
+    assert not found.table.loc["plain", "distinguished"]
+    assert found.preferred == "plain"
+
+
 def test_the_simplest_of_a_tie_is_preferred():
     noisy = {"a": BASE, "b": BASE + 0.02 + 0.5 * WAVE, "c": BASE + 0.01 + 0.4 * WAVE, "far": BASE - 1}
     models = {name: pointwise(values) for name, values in noisy.items()}
