@@ -217,8 +217,8 @@ def readings(rows: list[dict[str, Any]]) -> list[str]:
                 )
     if any(row["cover50"] > row["band50"][1] or row["cover90"] > row["band90"][1] for row in own.values()):
         lines += [
-            "- Where the default model's intervals cover too much they are cautious: partial pooling draws delta to 0, so a",
-            "  true 0 is met more often, and the baseline's own deviations are not drawn anew, as the model allows for.",
+            "- Where the default model's intervals cover too much they are cautious: partial pooling draws delta to 0,",
+            "  so a true 0 is met more often, and the baseline's own deviations are not drawn anew, as a model would.",
         ]
     few, many = (own[n, DELTAS[1]]["posterior_sd"] for n in (sizes[0], sizes[-1]))
     noise = few * (sizes[0] / sizes[-1]) ** 0.5
