@@ -26,6 +26,15 @@ DEFAULT_MODEL: Mapping[str, Any] = {
 }  # fmt: skip
 """What a fit means that names no law, as chosen by `benchmarks/default_model.py`."""
 
+STRUCTURES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "coupled, independent": {"law": "coupled"},
+    "coupled, cells": {"law": "coupled", "noise": "cells"},
+    "additive, independent": {"law": "additive"},
+    "additive, cells": {"law": "additive", "noise": "cells"},
+}
+"""Structures under which a careful person would fit the same runs: settings of each, as `Spec.of` takes them."""
+
 ALIASES = {"A": "size", "B": "data"}
 """Parameters that are sampled under another name: A is the size term at the centre of the design, B the data term."""
 

@@ -28,9 +28,9 @@ def main(folder: str | None = None, jobs: str = "1") -> None:
     import pandas as pd
 
     from bayeslaw import load_runs
-    from bayeslaw.calibration import SAMPLER, Calibration, summed
+    from bayeslaw.calibration.simulations import simulations_of
+    from bayeslaw.calibration.trials import SAMPLER, Calibration, summed
     from bayeslaw.cli.calibrate import show
-    from bayeslaw.simulations import simulations_of
     from bayeslaw.spec import Spec
     from bayeslaw.version import versions
 

@@ -24,7 +24,7 @@ def table_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def main() -> None:
     from bayeslaw import load_runs
-    from bayeslaw.recipes import compare_recipes
+    from bayeslaw.compare.recipes import compare_recipes
     from bayeslaw.version import versions
 
     started = time.perf_counter()

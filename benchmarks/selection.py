@@ -32,13 +32,13 @@ import numpy as np
 import xarray as xr
 
 from bayeslaw import sampling
-from bayeslaw.cards import FAILED
+from bayeslaw.checks.cards import FAILED
+from bayeslaw.checks.misfit import misfit_checks
+from bayeslaw.checks.predictive import predictive_check
 from bayeslaw.files import written_whole
 from bayeslaw.holdout import Candidate
 from bayeslaw.inputs import Inputs
 from bayeslaw.likelihood import log_likelihood, named, predictive
-from bayeslaw.misfit import misfit_checks
-from bayeslaw.predictive import predictive_check
 from bayeslaw.priors import DEFAULT
 from bayeslaw.ranking import DISTINGUISHED, LEAST_DIFFERENCE, loo, rank
 from bayeslaw.runs import load_runs

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from bayeslaw.calibration import Result
-from bayeslaw.coverage import BAND, RANKED, Calibrated, Uniform, cumulative
+from bayeslaw.calibration.coverage import BAND, RANKED, Calibrated, Uniform, cumulative
+from bayeslaw.calibration.trials import Result
 from reports import cards, text
 from reports.build import page, write_page
 from reports.cards import Body, Card, Table

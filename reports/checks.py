@@ -9,8 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from bayeslaw.cards import CheckCard
-from bayeslaw.criticism import automatic_checks, capital, findings, headline, steps
+from bayeslaw.checks.cards import CheckCard
+from bayeslaw.checks.criticism import automatic_checks, capital, findings, headline, steps
 from reports.cards import Body, Table
 from reports.drawing import (
     CATEGORIES,

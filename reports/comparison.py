@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from bayeslaw.comparison import Comparison, verdict
+from bayeslaw.compare.comparison import Comparison, verdict
+from bayeslaw.compare.matched import MATCHINGS
+from bayeslaw.compare.parts import BUDGET, CELL, FORWARD
+from bayeslaw.compare.recipes import RecipeComparison
 from bayeslaw.errors import BayeslawError
-from bayeslaw.matched import MATCHINGS
-from bayeslaw.parts import BUDGET, CELL, FORWARD
 from bayeslaw.ranking import HIGH_PARETO_K
-from bayeslaw.recipes import RecipeComparison
 from bayeslaw.scores import Scores
 from reports import cards, model_figures, text
 from reports.build import page, write_page

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from bayeslaw.cards import FAILED, NOT_APPLICABLE, CheckCard
-from bayeslaw.criticism import Criticism, capital
+from bayeslaw.checks.cards import FAILED, NOT_APPLICABLE, CheckCard
+from bayeslaw.checks.criticism import Criticism, capital
 from bayeslaw.posterior import Fit
 from reports import checks, text
 from reports.build import page, write_page

@@ -98,9 +98,9 @@ def calibrate(
     json
         Print one JSON object.
     """
-    from bayeslaw.calibration import Calibration, summed
+    from bayeslaw.calibration.simulations import simulations_of
+    from bayeslaw.calibration.trials import Calibration, summed
     from bayeslaw.runs import load_runs
-    from bayeslaw.simulations import simulations_of
     from bayeslaw.spec import Spec
 
     spec = Spec.of(

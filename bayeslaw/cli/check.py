@@ -38,7 +38,7 @@ def check(
     json
         Print one JSON object.
     """
-    from bayeslaw.criticism import criticise
+    from bayeslaw.checks.criticism import criticise
     from bayeslaw.posterior import Fit
 
     keep_input(out, fit)

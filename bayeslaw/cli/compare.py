@@ -83,15 +83,15 @@ def compare(
         Print one JSON object.
     """
     _check(flops, leave, out, source)
-    from bayeslaw.compare import chosen_models, compare_models, default_models
-    from bayeslaw.parts import LEAVE
+    from bayeslaw.compare.models import chosen_models, compare_models, default_models
+    from bayeslaw.compare.parts import LEAVE
     from bayeslaw.runs import load_runs
 
     wanted = chosen_models(laws, maps) if laws or maps else None
     table = load_runs(source, where=where, recipe=recipe, tracking_uri=tracking_uri)
     doubts: tuple[str, ...] = ()
     if against is not None:
-        from bayeslaw.against import joined
+        from bayeslaw.compare.against import joined
 
         both = joined(table, load_runs(against))
         table, doubts = both.table, both.doubts
@@ -123,7 +123,7 @@ def compare(
         note(f"note: {text}")
     recipes = None
     if several:
-        from bayeslaw.recipes import compare_recipes
+        from bayeslaw.compare.recipes import compare_recipes
 
         recipes = compare_recipes(
             table, flops=flops, draws=draws, seed=seed, injection_in=injection_in, progress=note
@@ -154,7 +154,7 @@ def _check(flops: float | None, leave: list[str] | None, out: Path | None, sourc
 
 def show(found: Any, recipes: Any = None) -> None:
     """Print a comparison as tables and sentences for people."""
-    from bayeslaw.comparison import verdict
+    from bayeslaw.compare.comparison import verdict
 
     if recipes is not None:
         for name, (header, rows) in recipes.tables().items():

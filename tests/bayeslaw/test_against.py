@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bayeslaw import load_runs
-from bayeslaw.against import joined
+from bayeslaw.compare.against import joined
 from bayeslaw.errors import NoRunsError, RunTableError, UsageError
 from bayeslaw.runs import RunTable, validate
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayeslaw import calibration, load_runs, sampling
-from bayeslaw.calibration import SAMPLER, Calibration, summed
-from bayeslaw.coverage import LEVELS, RANKED, Uniform, cumulative, judged, place
+from bayeslaw import load_runs, sampling
+from bayeslaw.calibration import trials
+from bayeslaw.calibration.coverage import LEVELS, RANKED, Uniform, cumulative, judged, place
+from bayeslaw.calibration.simulations import SIMULATIONS, simulations_of
+from bayeslaw.calibration.trials import SAMPLER, Calibration, summed
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.predict import law_loss
-from bayeslaw.simulations import SIMULATIONS, simulations_of
 from bayeslaw.spec import Spec
 
 
@@ -171,8 +172,8 @@ def test_a_failed_simulation_is_recorded_and_counted(small, monkeypatch):
 
 
 def test_losses_out_of_range_are_a_failure_too(small, monkeypatch):
-    predictive = calibration.predictive
-    monkeypatch.setattr(calibration, "predictive", lambda *given: predictive(*given) + 1e4)
+    predictive = trials.predictive
+    monkeypatch.setattr(trials, "predictive", lambda *given: predictive(*given) + 1e4)
     with np.errstate(over="ignore"):
         assert "losses beyond what numbers hold" in small.simulate(0)["failed"]
 
@@ -181,14 +182,14 @@ def test_what_is_tried_of_the_default_model():
     trial = Calibration.of(load_runs("isodepth"), Spec.of(**SAMPLER))
     assert not trial.spec.drift
     rng = np.random.default_rng(0)
-    theta = calibration.sample_prior(trial.structure, trial.priors, 40, rng)
+    theta = trials.sample_prior(trial.structure, trial.priors, 40, rng)
     found = trial.quantities(theta)
     assert list(found)[:8] == ["phi", "a", "b", "E", "k", "g(4)", "L*(1e20)", "N*(1e19)"]
     assert {"deviation_2", "deviation_4", "deviation_8", "deviation_spread", "sigma"} < set(found)
     worth = 4.0 ** found["phi"] * np.exp(found["deviation_4"])
     np.testing.assert_allclose(found["g(4)"], worth, rtol=1e-12)
 
-    parameters = calibration.named(theta[None], trial.structure, trial.inputs)
+    parameters = trials.named(theta[None], trial.structure, trial.inputs)
     np.testing.assert_allclose(np.exp(found["a"]), (parameters["alpha"] * parameters["k"]).values[0], rtol=1e-12)
     draws = {
         name: parameters[name].values.reshape(40, -1)[:, 0] for name in trial.structure.law.parameters
@@ -206,7 +207,7 @@ def test_what_is_tried_of_the_default_model():
 @pytest.mark.parametrize("law", ["additive", "chinchilla"])
 def test_tables_of_several_recipes(law):
     trial = Calibration.of(load_runs("isodepth-recipes"), Spec(law=law))
-    theta = calibration.sample_prior(trial.structure, trial.priors, 3, np.random.default_rng(0))
+    theta = trials.sample_prior(trial.structure, trial.priors, 3, np.random.default_rng(0))
     found = trial.quantities(theta)
     assert all(values.shape == (3,) for values in found.values())
     assert len(found) == trial.structure.size + (3 if law == "additive" else 0)

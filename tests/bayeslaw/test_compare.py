@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from bayeslaw import load_runs
-from bayeslaw.compare import chosen_models, compare_models, complexity, default_models, name_of, settings_of
-from bayeslaw.comparison import Comparison, Model, verdict
+from bayeslaw.compare.comparison import Comparison, Model, verdict
+from bayeslaw.compare.models import chosen_models, compare_models, complexity, default_models, name_of, settings_of
+from bayeslaw.compare.parts import BUDGET, CELL, FORWARD, Split, levels_of, splits_of
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.holdout import Candidate
 from bayeslaw.inputs import inputs_of
 from bayeslaw.maps import MAPS
-from bayeslaw.parts import BUDGET, CELL, FORWARD, Split, levels_of, splits_of
 from bayeslaw.runs import validate
 from bayeslaw.scores import Forecast
 from bayeslaw.simulate import simulate

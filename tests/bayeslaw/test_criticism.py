@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from bayeslaw import criticism, structures
-from bayeslaw.cards import CheckCard
-from bayeslaw.criticism import automatic_checks, criticise, model_of, priors_of, unsampled_checks
+from bayeslaw.checks import criticism, structures
+from bayeslaw.checks.cards import CheckCard
+from bayeslaw.checks.criticism import automatic_checks, criticise, model_of, priors_of, unsampled_checks
+from bayeslaw.checks.influence import influence, joint_log_likelihood, log_prior, power_scaling, vector
+from bayeslaw.checks.predictive import predictive_check
 from bayeslaw.diagnostics import check
 from bayeslaw.fit import fit
-from bayeslaw.influence import influence, joint_log_likelihood, log_prior, power_scaling, vector
 from bayeslaw.likelihood import named
-from bayeslaw.predictive import predictive_check
 from bayeslaw.priors import DEFAULT
 from bayeslaw.schema import BASELINE
 
@@ -63,7 +63,7 @@ def test_one_check_that_fails_says_so_and_kills_nothing(isodepth_fit, monkeypatc
     def broken(*arguments, **settings):
         raise ZeroDivisionError("nothing to divide by")
 
-    monkeypatch.setattr("bayeslaw.misfit.optimum", broken)
+    monkeypatch.setattr("bayeslaw.checks.misfit.optimum", broken)
     monkeypatch.setattr(criticism.influence, "influence", broken)
     found = criticise(isodepth_fit, refit=False)
     failed = {card.name: card.reading for card in found.cards if card.verdict == "failed"}

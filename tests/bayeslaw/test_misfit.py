@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 
 from bayeslaw import load_runs, sampling
-from bayeslaw.cells import cells_of, replicates
-from bayeslaw.criticism import model_of
+from bayeslaw.checks.cells import cells_of, replicates
+from bayeslaw.checks.criticism import model_of
+from bayeslaw.checks.misfit import misfit_checks
+from bayeslaw.checks.optima import optima
+from bayeslaw.checks.residuals import Residuals
 from bayeslaw.datasets import load_dataset
 from bayeslaw.fit import fit
 from bayeslaw.inputs import inputs_of
 from bayeslaw.likelihood import named
-from bayeslaw.misfit import misfit_checks
-from bayeslaw.optima import optima
 from bayeslaw.priors import DEFAULT
-from bayeslaw.residuals import Residuals
 from bayeslaw.spec import Spec
 from bayeslaw.structure import structure_of
 

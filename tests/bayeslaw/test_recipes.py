@@ -7,17 +7,17 @@ import pandas as pd
 import pytest
 
 from bayeslaw import load_runs
+from bayeslaw.compare.matched import clustered_mean, matched_gain, matched_pairs
+from bayeslaw.compare.recipes import compare_recipes
+from bayeslaw.compare.verdicts import side_of
+from bayeslaw.compare.versus import beats, standings
 from bayeslaw.errors import UsageError
 from bayeslaw.fit import fit
 from bayeslaw.frontier import optimum, size_axis
 from bayeslaw.laws import make_law
-from bayeslaw.matched import clustered_mean, matched_gain, matched_pairs
 from bayeslaw.predict import family_of
-from bayeslaw.recipes import compare_recipes
 from bayeslaw.runs import validate
 from bayeslaw.simulate import simulate
-from bayeslaw.verdicts import side_of
-from bayeslaw.versus import beats, standings
 
 TRUTH = {"E": 1.6, "A": 28.0, "B": 900.0, "alpha": 0.2, "beta": 0.37, "phi": 0.45}
 PLANTED = {"hyperconnections": {"phi": 0.75}, "truncated_bptt": {"phi": 0.25}}

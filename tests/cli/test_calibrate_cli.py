@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from bayeslaw.calibration import Calibration
+from bayeslaw.calibration.coverage import RANKED
+from bayeslaw.calibration.trials import Calibration
 from bayeslaw.cli import run
-from bayeslaw.coverage import RANKED
 
 DESIGN = ["calibrate", "isodepth", "--where", "budget in (4.64e17, 1e19)", "--law", "additive"]
 NAMES = ("phi", "E", "g(4)", "N*(1e19)", "deviation_spread")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bayeslaw import structures
+from bayeslaw.checks import structures
 from bayeslaw.cli import run
 
 

@@ -19,7 +19,7 @@ QUICK = ["--draws", "400", "--leave", "none"]
 @pytest.fixture(scope="module")
 def found():
     """Two models of the published runs, with long names."""
-    from bayeslaw.compare import compare_models
+    from bayeslaw.compare.models import compare_models
 
     models = {"additive": {"law": "additive"}, "coupled, bounded, student": {"law": "coupled"}}
     table = load_runs("isodepth", where="budget >= 2e18")
@@ -62,8 +62,8 @@ def test_tables_fit_a_terminal(found, capsys):
 @pytest.fixture(scope="module")
 def recipes():
     """A comparison of one recipe with the baseline, invented."""
-    from bayeslaw.matched import Estimate, MatchedGain
-    from bayeslaw.recipes import RecipeComparison, Under
+    from bayeslaw.compare.matched import Estimate, MatchedGain
+    from bayeslaw.compare.recipes import RecipeComparison, Under
 
     one = Estimate(mean=-0.04, se=0.002, q05=-0.044, q95=-0.036, p_lower=1.0, pairs=9, cells=3)
     single = Estimate(mean=-0.03, se=float("nan"), q05=float("nan"), q95=float("nan"), p_lower=1.0, pairs=1, cells=1)
@@ -108,7 +108,7 @@ def test_the_first_column_of_a_wide_table_becomes_headings(capsys):
 
 
 def test_the_page_is_whole_and_harmless(found, recipes):
-    from bayeslaw.matched import MATCHINGS
+    from bayeslaw.compare.matched import MATCHINGS
     from reports.comparison import comparison_page, make_cards
 
     html = comparison_page(found, recipes, doubts=["no vocabulary"], title=f"Mine {SCRIPT}")
@@ -153,8 +153,8 @@ def test_recipes_lead_where_there_are_several(found, recipes, monkeypatch, tmp_p
         asked.update(models=list(models), **settings)
         return found
 
-    monkeypatch.setattr("bayeslaw.recipes.compare_recipes", compare_recipes)
-    monkeypatch.setattr("bayeslaw.compare.compare_models", compare_models)
+    monkeypatch.setattr("bayeslaw.compare.recipes.compare_recipes", compare_recipes)
+    monkeypatch.setattr("bayeslaw.compare.models.compare_models", compare_models)
     mine = tmp_path / "mine.csv"
     load_runs("isodepth-recipes", where="recipe == 'hyperconnections'").runs[PLAIN].to_csv(mine, index=False)
     command = ["compare", str(mine), "--against", "isodepth", "--flops", "1e19", "--json"]
@@ -203,7 +203,7 @@ def test_what_cannot_be_meant(flags, words, capsys):
 
 
 def test_recipes_without_a_baseline_are_said(found, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("bayeslaw.compare.compare_models", lambda *_, **__: found)
+    monkeypatch.setattr("bayeslaw.compare.models.compare_models", lambda *_, **__: found)
     table = tmp_path / "others.csv"
     runs = load_runs("isodepth-recipes", where="recurrences > 1 and recipe != 'baseline'").runs
     runs[[*PLAIN, "recipe"]].to_csv(table, index=False)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayeslaw.cards import CheckCard
-from bayeslaw.criticism import criticise
-from bayeslaw.structures import Row, structures_card
+from bayeslaw.checks.cards import CheckCard
+from bayeslaw.checks.criticism import criticise
+from bayeslaw.checks.structures import Row, structures_card
 from reports import checks
 from reports.build import make_report
 from reports.criticism import make_cards, write_criticism

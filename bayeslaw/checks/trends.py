@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.cards import CheckCard, NotApplicableError, judged
-from bayeslaw.residuals import Residuals, advice
+from bayeslaw.checks.cards import CheckCard, NotApplicableError, judged
+from bayeslaw.checks.residuals import Residuals, advice
 
 Array = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.cards import CheckCard, NotApplicableError, judged
+from bayeslaw.checks.cards import CheckCard, NotApplicableError, judged
+from bayeslaw.checks.residuals import Residuals, advice, thinned
 from bayeslaw.likelihood import predicted_log_loss
-from bayeslaw.residuals import Residuals, advice, thinned
 
 Array = NDArray[np.float64]
 

@@ -8,11 +8,11 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.cards import CheckCard, judged
-from bayeslaw.cells import cells_of
+from bayeslaw.checks.cards import CheckCard, judged
+from bayeslaw.checks.cells import cells_of
+from bayeslaw.checks.residuals import thinned
 from bayeslaw.inputs import Inputs
 from bayeslaw.likelihood import error_variance, predicted_log_loss
-from bayeslaw.residuals import thinned
 from bayeslaw.structure import Structure
 
 Array = NDArray[np.float64]

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from bayeslaw.compare.matched import MATCHINGS, MatchedGain, matched_gain
+from bayeslaw.compare.verdicts import Side, loss_sentence, matched_sentence, phi_sentence, range_sentence, side_of
+from bayeslaw.compare.versus import Standing, standings
 from bayeslaw.diagnostics import check, phi_differences, worth_differences
 from bayeslaw.errors import DecisionError, FitError, UsageError
 from bayeslaw.fit import fit
 from bayeslaw.inputs import inputs_of
-from bayeslaw.matched import MATCHINGS, MatchedGain, matched_gain
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import interval
 from bayeslaw.priors import DEFAULT, Priors
 from bayeslaw.runs import RunTable
 from bayeslaw.schema import BASELINE
-from bayeslaw.structures import STRUCTURES
-from bayeslaw.verdicts import Side, loss_sentence, matched_sentence, phi_sentence, range_sentence, side_of
-from bayeslaw.versus import Standing, standings
+from bayeslaw.spec import STRUCTURES
 from bayeslaw.worth import worth
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -98,7 +98,7 @@ class RecipeComparison:
     recipes : tuple of str
         The others.
     matched : tuple of MatchedGain
-        Of every recipe, with each of `bayeslaw.matched.MATCHINGS`.
+        Of every recipe, with each of `bayeslaw.compare.matched.MATCHINGS`.
     structures : tuple of Under
     standings : dict of float to tuple of Standing
         By training budget, from the first structure that could be fitted.

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bayeslaw.calibration import Calibration
+from bayeslaw.calibration.trials import Calibration
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.files import written_whole
 

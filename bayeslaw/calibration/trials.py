@@ -2,8 +2,8 @@
 
 For simulation i, parameters are drawn from the prior, losses of all runs of the design from the model at these
 parameters, and the posterior is sampled as for any fit. The truth's rank among the posterior's draws is then uniform,
-and its central intervals hold the truth as often as they say: `bayeslaw.coverage` has the definitions. Nothing is left
-out: the prior's strangest data count, and a simulation that cannot be sampled is recorded as such.
+and its central intervals hold the truth as often as they say: `bayeslaw.calibration.coverage` has the definitions.
+Nothing is left out: the prior's strangest data count, and a simulation that cannot be sampled is recorded as such.
 
 Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv 1804.06788.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.coverage import BAND, RANKED, Calibrated, judged, place
+from bayeslaw.calibration.coverage import BAND, RANKED, Calibrated, judged, place
 from bayeslaw.errors import FitError
 from bayeslaw.family import ISODEPTH
 from bayeslaw.frontier import SizeAxis, optimum, size_axis

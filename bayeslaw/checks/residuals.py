@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.cells import Cells, cells_of
+from bayeslaw.checks.cells import Cells, cells_of
 from bayeslaw.deviation import Deviating
 from bayeslaw.inputs import Inputs
 from bayeslaw.likelihood import of_runs, predicted_log_loss

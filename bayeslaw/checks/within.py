@@ -10,12 +10,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from bayeslaw import laplace
-from bayeslaw.cards import CheckCard, NotApplicableError, judged
+from bayeslaw.checks.cards import CheckCard, NotApplicableError, judged
+from bayeslaw.checks.residuals import Residuals, advice
 from bayeslaw.deviation import PREFIX, Deviating
 from bayeslaw.inputs import Grouping, Inputs
 from bayeslaw.likelihood import named, of_runs, predicted_log_loss
 from bayeslaw.priors import Priors
-from bayeslaw.residuals import Residuals, advice
 from bayeslaw.spec import Spec
 from bayeslaw.structure import Structure, structure_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bayeslaw import influence, misfit, predictive, structures
-from bayeslaw.cards import FAILED, NOT_APPLICABLE, CheckCard, NotApplicableError, judged, made
+from bayeslaw.checks import influence, misfit, predictive, structures
+from bayeslaw.checks.cards import FAILED, NOT_APPLICABLE, CheckCard, NotApplicableError, judged, made
 from bayeslaw.diagnostics import NOT_IDENTIFIED, CheckResult
 from bayeslaw.diagnostics import check as diagnose
 from bayeslaw.inputs import Inputs, inputs_of
@@ -70,7 +70,7 @@ class Criticism:
 
 
 def automatic_checks(fit: Fit) -> tuple[CheckCard, ...]:
-    """The checks of `bayeslaw.misfit.misfit_checks` and the posterior predictive one; nothing is refitted."""
+    """The checks of `bayeslaw.checks.misfit.misfit_checks` and the posterior predictive one; nothing is refitted."""
     inputs, structure, priors = model_of(fit)
     replicated = fit.data["posterior_predictive"].to_dataset()["log_loss"]
     return (

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from bayeslaw.comparison import Comparison, Model
+from bayeslaw.compare.comparison import Comparison, Model
+from bayeslaw.compare.parts import LEAVE, levels_of, splits_of
 from bayeslaw.diagnostics import check
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.fit import fit
 from bayeslaw.holdout import Candidate
 from bayeslaw.maps import MAPS
-from bayeslaw.parts import LEAVE, levels_of, splits_of
 from bayeslaw.priors import DEFAULT, Priors
 from bayeslaw.ranking import loo
 from bayeslaw.runs import RunTable

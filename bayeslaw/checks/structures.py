@@ -1,15 +1,15 @@
-"""Structures and conventions under which a careful person would fit the same runs, to see what an answer hangs on."""
+"""The same runs under every structure and convention that a careful person would try: what an answer hangs on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.cards import OK, WARNING, CheckCard, NotApplicableError
+from bayeslaw.checks.cards import OK, WARNING, CheckCard, NotApplicableError
 from bayeslaw.diagnostics import check
 from bayeslaw.errors import BayeslawError
 from bayeslaw.fit import fit as sample
@@ -17,19 +17,10 @@ from bayeslaw.posterior import Fit
 from bayeslaw.predict import interval
 from bayeslaw.runs import RunTable
 from bayeslaw.schema import INJECTION_IN
-from bayeslaw.spec import Spec
+from bayeslaw.spec import STRUCTURES, Spec
 from bayeslaw.worth import worth
 
 Array = NDArray[np.float64]
-
-STRUCTURES: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
-    "coupled, independent": {"law": "coupled"},
-    "coupled, cells": {"law": "coupled", "noise": "cells"},
-    "additive, independent": {"law": "additive"},
-    "additive, cells": {"law": "additive", "noise": "cells"},
-}
-"""Settings of each, as `bayeslaw.fit.fit` takes them."""
 
 SPREAD = 0.1
 """Difference of phi between structures, or between ways of counting, from which on an answer needs its context."""

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from bayeslaw.compare.parts import BUDGET, CELL, FORWARD, Split
 from bayeslaw.maps import MAPS
-from bayeslaw.parts import BUDGET, CELL, FORWARD, Split
 from bayeslaw.ranking import DISTINGUISHED, LEAST_DIFFERENCE, Ranking, rank
 from bayeslaw.scores import Forecast, Scores, joined
 
@@ -31,7 +31,7 @@ class Model:
     ----------
     name : str
     complexity : int
-        Number of free numbers, see `bayeslaw.compare.complexity`.
+        Number of free numbers, see `bayeslaw.compare.models.complexity`.
     passed : bool
         Whether the sampler converged on all runs.
     loo : arviz_stats.ELPDData

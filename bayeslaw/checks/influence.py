@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from bayeslaw import densities, kernels
-from bayeslaw.cards import CheckCard, NotApplicableError, judged
+from bayeslaw.checks.cards import CheckCard, NotApplicableError, judged
 from bayeslaw.densities import HALF_NORMAL, POOLED
 from bayeslaw.inputs import Inputs
 from bayeslaw.posterior import Fit

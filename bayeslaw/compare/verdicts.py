@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bayeslaw.compare.matched import Estimate, MatchedGain
+from bayeslaw.compare.versus import Standing
 from bayeslaw.inputs import NEAR
-from bayeslaw.matched import Estimate, MatchedGain
-from bayeslaw.versus import Standing
 
 SURE = 0.95
 """Posterior probability from which on a sign is called known."""

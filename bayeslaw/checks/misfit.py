@@ -12,15 +12,15 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.cards import CheckCard, NotApplicableError, judged, made
-from bayeslaw.cells import replicates
+from bayeslaw.checks.cards import CheckCard, NotApplicableError, judged, made
+from bayeslaw.checks.cells import replicates
+from bayeslaw.checks.optima import optimum
+from bayeslaw.checks.residuals import Residuals, advice
+from bayeslaw.checks.trends import exponent_drift, residuals_over_budget, residuals_over_r
+from bayeslaw.checks.within import Within, offsets, phi_within
 from bayeslaw.inputs import Inputs
-from bayeslaw.optima import optimum
 from bayeslaw.priors import Priors
-from bayeslaw.residuals import Residuals, advice
 from bayeslaw.structure import Structure
-from bayeslaw.trends import exponent_drift, residuals_over_budget, residuals_over_r
-from bayeslaw.within import Within, offsets, phi_within
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,1 @@
+"""Simulation-based calibration of a model on a design."""

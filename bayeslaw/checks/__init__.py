@@ -1,0 +1,1 @@
+"""What is wrong with a fit, found without a statistician."""

@@ -1,0 +1,1 @@
+"""Models, recipes and architectures held side by side."""
