@@ -25,14 +25,10 @@ TARGETS = {"50": (0.45, 0.55), "80": (0.76, 0.84), "90": (0.87, 0.93)}
 
 
 def main(folder: str | None = None, jobs: str = "1") -> None:
-    import pandas as pd
-
     from bayeslaw import load_runs
     from bayeslaw.calibration.simulations import simulations_of
-    from bayeslaw.calibration.trials import SAMPLER, Calibration, summed
-    from bayeslaw.cli.calibrate import show
+    from bayeslaw.calibration.trials import SAMPLER, Calibration
     from bayeslaw.spec import Spec
-    from bayeslaw.version import versions
 
     trial = Calibration.of(load_runs("isodepth"), Spec.of(**SAMPLER))
     with tempfile.TemporaryDirectory() as scratch:
@@ -40,7 +36,18 @@ def main(folder: str | None = None, jobs: str = "1") -> None:
             trial, SIMULATIONS, out=Path(folder or scratch), jobs=int(jobs),
             progress=lambda text: print(text, file=sys.stderr),
         )  # fmt: skip
-    result = summed(trial.settings, records)
+    write(trial.settings, records)
+
+
+def write(settings, records) -> None:
+    """Judge simulations and write what is published of them."""
+    import pandas as pd
+
+    from bayeslaw.calibration.trials import summed
+    from bayeslaw.cli.calibrate import show
+    from bayeslaw.version import versions
+
+    result = summed(settings, records)
     answer = result.as_dict()
     answer["settings"] = {name: value for name, value in answer["settings"].items() if name != "priors"}
     covered = {name: answer["quantities"][name]["coverage"] for name in STATED}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bayeslaw.deviation import PREFIX
 from bayeslaw.posterior import Fit
 from bayeslaw.priors import HalfNormal, Prior
-from bayeslaw.schema import STUDENT_NU
+from bayeslaw.schema import STEP, STUDENT_NU
 from bayeslaw.spec import ALIASES, pooling_of
 from reports import text
 from reports.cards import Body, Table
@@ -45,6 +46,7 @@ CONVENTIONS = {
     "nowhere": "the injection's parameters are not counted",
     "regression": "for each width a line of N over 1 / r splits N into N_once and N_rec",
 }
+DEVIATION = "log g(r) deviates from the map by a number for each r and recipe, around 0 with one spread"
 POOLINGS = {"shared": "shared by all runs", "partial": "partially pooled by", "separate": "separate by"}
 PRIOR_MEANING = {
     "E": "irreducible loss, nats/token",
@@ -59,6 +61,9 @@ PRIOR_MEANING = {
     "half": "further recurrences that bring half of the gain",
     "slope": "unique blocks for each e-fold of r",
     "spread": "standard deviation of a pooled parameter between its levels (of its logarithm where it is positive)",
+    "deviation": "standard deviation, between the r, of log g(r) around the map",
+    "drift": "standard deviation of the drift of log loss a step of compute beyond the edge, shared by all r",
+    "drift_each": "the same of each r beside it",
     "sigma": "scale of the errors of log loss",
     "tau": "standard deviation of the effects that runs share, on log loss",
     "sigma_slope": "change of log sigma for each e-fold of compute",
@@ -80,6 +85,8 @@ def record(study: Study) -> Body:
         ("law", f"{spec.law} ({LAWS[spec.law]}): {law.equation}"),
         *([("recurrence map", f"{law.map.name} ({MAPS[law.map.name]}): {law.map.equation}")] if mapped else []),
         ("parameters", "; ".join(sharing(fit))),
+        ("deviation", f"on: {DEVIATION}" if spec.deviation else "off: r recurrences are worth what the map says"),
+        ("drift", f"on: {_drift(fit)}" if spec.drift else "off: forecasts take the law at its word beyond the runs"),
         ("noise", f"{spec.noise}: {NOISES[spec.noise]}"),
         *([("training runs", "rows of one training run share an effect (tau_run)")] if _runs_share(fit) else []),
         ("outliers", f"{spec.outliers}: {OUTLIERS[spec.outliers]}"),
@@ -106,11 +113,21 @@ def record(study: Study) -> Body:
     )
 
 
+def _drift(fit: Fit) -> str:
+    """What the drift is, in words."""
+    found = fit.data["drift"].to_dataset()
+    sd = text.significant(100 * float(found["scale"].median()), 2)
+    return (
+        f"beyond {text.flops(fit.attrs['drift']['edge'])} log loss may drift from the law by {sd} % a step (a factor "
+        f"{STEP:.2f} of compute; standard deviation), learnt from {len(fit.attrs['drift']['origins'])} rolling origins"
+    )
+
+
 def sharing(fit: Fit) -> list[str]:
     """Which of the law's parameters are shared, partially pooled or separate, and by what."""
     given = {ALIASES.get(name, name): pooling_of(how) for name, how in fit.spec.pooling.items()}
     groups: dict[tuple[str, str], list[str]] = {}
-    for name in fit.law.parameters:
+    for name in (name for name in fit.law.parameters if not name.startswith(PREFIX)):
         sampled = ALIASES.get(name, name)
         by_default = ("partial", "recipe") if name in fit.law.map.parameters else ("shared", "")
         mode, factor = ("separate", "architecture") if fit.spec.law == "chinchilla" else given.get(sampled, by_default)
@@ -129,7 +146,7 @@ def _prior_rows(fit: Fit) -> list[tuple[str, str]]:
     priors, names = fit.attrs["priors"], {str(name) for name in fit.posterior.data_vars}
     rows = []
     for name, meaning in PRIOR_MEANING.items():
-        if _in_fit(name, names):
+        if _in_fit(name, names) or (name.startswith("drift") and fit.spec.drift):
             stated = f"{meaning}: {_stated(priors[name])} {text.sentence(priors[name]['reason'])}"
             rows.append((f"prior of {name}", stated))
     return rows
@@ -138,7 +155,9 @@ def _prior_rows(fit: Fit) -> list[tuple[str, str]]:
 def _in_fit(prior: str, names: set[str]) -> bool:
     """Whether a fit with these parameters has one that this prior is of."""
     if prior == "spread":
-        return any(name.endswith("_spread") for name in names)
+        return any(name.endswith("_spread") for name in names - {f"{PREFIX}spread"})
+    if prior == "deviation":
+        return f"{PREFIX}spread" in names
     if prior == "tau":
         return any(name.startswith("tau_") for name in names)
     if prior == "phi":

@@ -138,9 +138,10 @@ def matched_gain(runs: pd.DataFrame, recipe: str, anchor: str, *, matching: str 
     recipe, anchor : str
         Runs that differ in their seed alone are averaged first.
     matching : str
-        "budget": partners have the same training budget, within `bayeslaw.inputs.NEAR`. "tokens": the partner's loss is
-        interpolated between runs of the anchor that differ in tokens alone, see `DATA_EXPONENT`, and never carried
-        further than `NEAR` beyond them.
+        "budget": partners have the same training budget, within `bayeslaw.inputs.NEAR`; none where runs record neither
+        budget nor FLOPs (6 N D would say that a recipe with more parameters in its block costs more). "tokens": the
+        partner's loss is interpolated between runs of the anchor that differ in tokens alone, see `DATA_EXPONENT`, and
+        never carried further than `NEAR` beyond them.
     """
     pairs, unmatched = matched_pairs(runs, recipe, anchor, matching=matching)
     r, difference = (pairs[name].to_numpy(dtype=float) for name in ("recurrences", "difference"))
@@ -173,6 +174,10 @@ def matched_pairs(
         Designs of the recipe without a partner.
     """
     own, others = (_designs(runs, name) for name in (recipe, anchor))
+    both = runs[runs["recipe"].isin([recipe, anchor])]
+    recorded = np.isfinite(optional(both, "budget", np.nan)) | np.isfinite(optional(both, "flops", np.nan))
+    if matching == "budget" and not recorded.all():
+        others = {}
     rows, unmatched = [], 0
     for key, design in own.items():
         partner = others.get(key)

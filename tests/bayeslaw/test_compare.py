@@ -174,6 +174,7 @@ def published():
     return compare_models(load_runs("isodepth"), models, leave=[BUDGET], **QUICK)
 
 
+@pytest.mark.slow
 def test_the_coupled_law_is_preferred_on_the_published_runs(published):
     """By every measure: it bends where the additive law does not."""
     assert published.preferred == "coupled"

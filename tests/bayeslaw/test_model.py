@@ -94,6 +94,7 @@ def test_effects_integrated_by_kernel_and_by_the_stated_model_agree(baseline):
         assert ours(theta) == pytest.approx(float(stated(stated_values(structure, theta))), rel=1e-8, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outliers", ["gaussian", "student"])
 def test_integrated_effects_are_those_of_explicit_latents(outliers):
     """Log of the average over latent effects, by brute force, of the stated model's explicit density, for one cell."""

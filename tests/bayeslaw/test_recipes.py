@@ -67,6 +67,13 @@ def test_matched_runs_are_paired_seeds_averaged_and_the_rest_counted():
     assert gain.trend is None
 
 
+def test_runs_that_do_not_say_what_they_cost_are_not_matched_by_cost():
+    runs = runs_of([("baseline", 2, 512, np.nan, 1.0e9, 3.0), ("mine", 2, 512, np.nan, 1.0e9, 2.9)])
+    assert matched_pairs(runs, "mine", "baseline")[1] == 1
+    assert matched_gain(runs, "mine", "baseline").overall is None
+    assert matched_gain(runs, "mine", "baseline", matching="tokens").overall.mean == pytest.approx(-0.1)
+
+
 def test_at_equal_tokens_the_partner_is_interpolated_and_not_carried_far():
     def loss(tokens):
         return 1.8 + 900 * tokens**-0.4

@@ -29,6 +29,7 @@ def plain(n, tokens, *, seed=0, sigma=0.003):
     )
 
 
+@pytest.mark.slow
 def test_collinear_design():
     """D = 20 N leaves the two exponents to the prior, and says so."""
     n = 1e8 * 2.0 ** np.arange(8)
@@ -79,6 +80,7 @@ def test_an_outlier_under_student_errors(runs, student_fit):
     assert float(normal.std()) > 1.4 * float(after.std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marked", [True, False])
 def test_repeated_checkpoints_count_as_one_run(runs, isodepth_fit, marked):
     """Four checkpoints of each run, with or without their run's name: no narrower than one row a run."""
