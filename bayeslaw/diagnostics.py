@@ -83,7 +83,7 @@ def check(fit: Fit) -> CheckResult:
     if divergences:
         messages.append(f"{divergences} divergences: sample again with --target-accept nearer to 1, or add runs")
     if not float(table["r_hat"].max()) < MAX_R_HAT:
-        messages.append(f"R-hat {table['r_hat'].max():.3f} (below {MAX_R_HAT} is needed): sample longer with --draws")
+        messages.append(f"R-hat {table['r_hat'].max():.4f} (below {MAX_R_HAT} is needed): sample longer with --draws")
     least = min(float(table["ess_bulk"].min()), float(table["ess_tail"].min()))
     if not least >= MIN_ESS:
         messages.append(f"effective sample size {least:.0f} (at least {MIN_ESS:.0f} is needed): more --draws")

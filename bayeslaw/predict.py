@@ -166,9 +166,9 @@ def predict(
     if not (1 <= tokens < np.inf):
         raise UsageError(f"tokens = {tokens}", allowed="a finite number, 1 or more")
     if (width_scale is None) == (n_unique is None):
+        given = "neither" if width_scale is None else "both"
         raise UsageError(
-            f"--width-scale {width_scale} and --n-unique {n_unique}",
-            allowed="one of the two, for the size of the model",
+            f"{given} of --width-scale and --n-unique", allowed="one of the two, for the size of the model"
         )
     if width_scale is not None:
         width = width_scale * WIDTH_UNIT

@@ -210,8 +210,16 @@ def _of_recipe(runs: pd.DataFrame, recipe: str) -> tuple[pd.DataFrame, tuple[str
 
 
 def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Repeated data and replicates."""
+    """Losses worse than guessing, repeated data, replicates."""
     notes = []
+    if "vocab_size" in runs:
+        worse = runs["loss"] > np.log(runs["vocab_size"].astype(float))
+        if worse.any():
+            row = runs[worse].iloc[0]
+            notes.append(
+                f"{int(worse.sum())} runs have a loss above log(vocab_size), worse than guessing (such as "
+                f"{row['run_id']}: {row['loss']:.4g}): leave them out with --where, or check their unit"
+            )
     if "epochs" in runs and (runs["epochs"] > 1).any():
         repeated = runs["epochs"][runs["epochs"] > 1]
         notes.append(

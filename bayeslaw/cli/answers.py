@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -80,18 +81,24 @@ def parameters(verdict: CheckResult, *, single: str | None) -> dict[str, Any]:
 
 def show(result: Fit, verdict: CheckResult, sensitivity: pd.DataFrame | None = None) -> None:
     """Print the posterior as tables for people."""
-    rows = verdict.parameters.drop(index=[n for n in verdict.parameters.index if n.split("[")[0] in ("size", "data")])
+    # What deviations make of g(r) stands in the table of recurrences below.
+    hidden = [name for name in verdict.parameters.index if re.match(r"(size|data)|deviation_\d", str(name))]
     print_table(
-        ("", "mean", "sd", "5 %", "50 %", "95 %", "ESS", "R-hat"),
+        ("", "mean", "sd", "5 %", "95 %", "ESS", "R-hat"),
         (
-            (str(name), *(f"{row[key]:.4g}" for key in SUMMARY[:5]), f"{row['ess_bulk']:.0f}", f"{row['r_hat']:.3f}")
-            for name, row in rows.iterrows()
+            (
+                str(name),
+                *(f"{row[key]:.4g}" for key in ("mean", "sd", "q05", "q95")),
+                f"{row['ess_bulk']:.0f}",
+                f"{row['r_hat']:.3f}",
+            )
+            for name, row in verdict.parameters.drop(index=hidden).iterrows()
         ),
     )
     several = len(result.recipes) > 1
     for recipe in result.recipes:
         label = f" ({recipe})" if several else ""
-        if "phi" in result.law.parameters:
+        if "phi" in result.law.parameters and (result.runs["recurrences"] > 1).any():
             draws = result.draws(recipe)["phi"]
             print(f"phi{label}: P(< 1) = {(draws < 1).mean():.3f}, P(> 0) = {(draws > 0).mean():.3f}")
     for recipe, row in phi_differences(result).items():

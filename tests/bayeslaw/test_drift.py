@@ -5,7 +5,7 @@ import pytest
 
 from bayeslaw import load_runs
 from bayeslaw.allocate import allocate
-from bayeslaw.cli.answers import as_answer
+from bayeslaw.cli.answers import as_answer, show
 from bayeslaw.diagnostics import check
 from bayeslaw.drift import Origin, draw_drift, drifted, scales
 from bayeslaw.fit import fit
@@ -105,6 +105,14 @@ def test_a_fit_keeps_its_drift_and_uses_it_beyond_the_edge_only(default_fit, tmp
         assert (spread[1] > 1.2 * spread[0]) == wider
     losses = [allocate(made, flops=1e21).recommended.trainable.loss.std() for made in (without, again)]
     assert losses[1] > 1.2 * losses[0]
+
+
+def test_the_printed_answer_fits_a_terminal(default_fit, capsys):
+    show(default_fit, check(default_fit))
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "deviation_spread" in printed
+    assert "deviation_2" not in printed
 
 
 def test_the_answer_names_deviation_and_drift(default_fit):

@@ -299,6 +299,14 @@ def test_flops_that_differ_are_noted():
     assert table.notes == ("flops differs from tokens x flops_per_token by up to 7.8% (row 1)",)
 
 
+def test_losses_worse_than_guessing_are_told():
+    runs = load_runs("isodepth").runs
+    runs.loc[7, "loss"] = 1e9
+    (note,) = load_runs(runs).notes
+    assert "1 runs have a loss above log(vocab_size), worse than guessing" in note
+    assert str(runs["run_id"][7]) in note
+
+
 def test_repeated_data_is_noted():
     table = validate(PLAIN.assign(epochs=[1, 4, 2.5]), source="t")
     assert "2 runs saw their data more than once (up to 4 epochs)" in table.notes[0]
