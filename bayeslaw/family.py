@@ -126,6 +126,27 @@ FAMILY_COLUMNS = (
 """Columns of the run table that say which family a run belongs to, and what it was trained on."""
 
 
+def what_differs(columns: Mapping[str, Iterable[Any]]) -> tuple[str, ...]:
+    """What runs of one family share and these do not, with the values that came.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence
+        As `spanned_family` takes them, none of them missing.
+    """
+    table = {name: list(columns[name]) for name in FAMILY_COLUMNS}
+    r = table["recurrences"]
+    looped = [at for at, value in enumerate(r) if value > 1]
+    shared = {
+        **{name: {f"{value:g}" for value in table[name]} for name in ("prelude_layers", "coda_layers")},
+        "recurrences x shared_layers": {f"{x * y:g}" for x, y in zip(r, table["shared_layers"], strict=True)},
+        **{name: {f"{value:g}" for value in table[name]} for name in ("seq_len", "vocab_size")},
+        "injection": {str(table["injection"][at]) for at in looped},
+        "backprop_recurrences / recurrences": {f"{table['backprop_recurrences'][at] / r[at]:.3g}" for at in looped},
+    }
+    return tuple(f"{name} {' and '.join(sorted(values))}" for name, values in shared.items() if len(values) > 1)
+
+
 def spanned_family(name: str, columns: Mapping[str, Iterable[Any]]) -> Family | None:
     """The family that a set of runs spans, None where they are not of one.
 

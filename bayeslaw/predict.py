@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.errors import DecisionError, UsageError
-from bayeslaw.family import FAMILIES, FAMILY_COLUMNS, Family, spanned_family
+from bayeslaw.family import FAMILIES, FAMILY_COLUMNS, Family, spanned_family, what_differs
 from bayeslaw.laws import Law
 from bayeslaw.likelihood import new_run_errors
 from bayeslaw.posterior import Fit
@@ -72,10 +72,20 @@ def family_of(fit: Fit, name: str | None = None, *, recipe: str | None = None) -
             f"the runs of this fit have no architecture (no {', '.join(missing)})",
             do=f"add --family {'|'.join(FAMILIES)}; else allocate and report take --flops-rule 6nd, predict --n-unique",
         )
-    family = spanned_family("of the runs", {name: runs[name].tolist() for name in FAMILY_COLUMNS})
+    columns = {name: runs[name].tolist() for name in FAMILY_COLUMNS}
+    family = spanned_family("of the runs", columns)
     if family is None:
+        gaps = [
+            f"no {column} for {lacking.sum()} of {len(runs)} runs, those of "
+            f"{', '.join(sorted(set(runs.loc[lacking, 'recipe'].astype(str))))}"
+            for column in FAMILY_COLUMNS
+            if (lacking := runs[column].isna()).any()
+        ]
+        what = gaps or [f"they differ in {', '.join(what_differs(columns))}"]
         raise DecisionError(
-            "the runs of this fit differ in depth, context, vocabulary, injection or truncation: no one family",
+            f"the runs of {recipe}, with those at r = 1, are of no one family: {'; '.join(what)}",
+            allowed=f"runs with every one of {', '.join(FAMILY_COLUMNS)}, and one depth, context, vocabulary, "
+            "injection and truncation",
             do=f"add --family {'|'.join(FAMILIES)}, or fit a part of them with --where",
         )
     return family

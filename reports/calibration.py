@@ -55,9 +55,9 @@ def calibration_page(result: Result, *, title: str | None = None) -> str:
     result : Result
     title : str, optional
     """
-    verdict, sampler = result.sentences
+    verdict, *others = result.sentences
     judged = Verdict(
-        doubts=() if result.passed else (verdict,), findings=(verdict, sampler) if result.passed else (sampler,),
+        doubts=() if result.passed else (verdict,), findings=result.sentences if result.passed else tuple(others),
         advice=(),
     )  # fmt: skip
     return page(title or f"Calibration on {result.settings['runs']} runs", judged, make_cards(result))
@@ -95,10 +95,19 @@ def coverage(result: Result) -> Body:
     )  # fmt: skip
     bands = (f"{part.low:.3f} to {part.high:.3f}" for part in found[0].coverage)
     off = [each.name for each in found if any(not part.passed for part in each.coverage)]
+    if off:
+        takeaway = f"Intervals of {text.listing(off)} do not hold the truth as often as they say."
+        if result.cautious:
+            takeaway += f" Wider than needed (cautious): {text.listing(result.cautious)}."
+    elif result.enough:
+        takeaway = (
+            f"The intervals of all {len(found)} quantities hold the truth as often as they say, as far as "
+            f"{result.simulations} simulations tell."
+        )
+    else:
+        takeaway = f"No interval was shown to be off: {result.limit}."
     return Body(
-        takeaway=f"Intervals of {text.listing(off)} do not hold the truth as often as they say."
-        if off
-        else f"The intervals of all {len(found)} quantities hold the truth as often as they say.",
+        takeaway=takeaway,
         figure=coverage_figure(found),
         table=Table(
             header=(
@@ -109,6 +118,7 @@ def coverage(result: Result) -> Body:
             ),
             rows=(*rows, ("allowed", "", *bands, f"{1 - BAND:.3f} or more")),
             text_columns=2,
+            note=" ".join(result.meanings),
         ),
     )
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
 
-from bayeslaw.compare.comparison import Comparison, verdict
+from bayeslaw.compare.comparison import Comparison
 from bayeslaw.compare.matched import MATCHINGS
 from bayeslaw.compare.parts import BUDGET, CELL, FORWARD
+from bayeslaw.compare.readings import held_by_intervals, readings
 from bayeslaw.compare.recipes import RecipeComparison
 from bayeslaw.errors import BayeslawError
 from bayeslaw.ranking import HIGH_PARETO_K
@@ -50,6 +52,7 @@ _WORTH = (
     "side of 0, the runs do not settle it; effects of cells take the level of the loss out of the evidence and leave "
     "the place of the minima alone."
 )
+_RECORD = "All that decides the numbers above; the same source, options and seed give them again."
 _STANDING = (
     "Each recipe and r at the width that is best for it by every posterior draw of the first structure. P is the "
     "probability that its loss is the lower one: against the baseline at the same r, against the plain model (r = 1), "
@@ -58,7 +61,12 @@ _STANDING = (
 
 
 def comparison_page(
-    found: Comparison, recipes: RecipeComparison | None = None, *, doubts: Sequence[str] = (), title: str | None = None
+    found: Comparison,
+    recipes: RecipeComparison | None = None,
+    *,
+    doubts: Sequence[str] = (),
+    made: Mapping[str, str] | None = None,
+    title: str | None = None,
 ) -> str:
     """The page as one HTML text.
 
@@ -69,13 +77,17 @@ def comparison_page(
         A comparison of recipes, which then leads.
     doubts : sequence of str
         Why the runs may not compare; shown first.
+    made : mapping of str to str, optional
+        What the numbers rest on, such as the command and the data's hash; shown last.
     title : str, optional
     """
-    said = verdict(found)
-    findings = (*(recipes.sentences if recipes else ()), *said)
+    said = readings(found)
+    # The rest stands at the cards.
+    leading = recipes.sentences[: len(recipes.recipes)] if recipes else ()
+    findings = (*leading, *said["loo"][:1], *said["forward"][:1], *said["disagreement"][:1], *said["mind"])
     heading = title or f"{'Recipes and models' if recipes else 'Models'} compared: {found.source}"
     judged = Verdict(doubts=tuple(map(text.capital, doubts)), findings=findings, advice=())
-    return page(heading, judged, make_cards(found, recipes))
+    return page(heading, judged, make_cards(found, recipes, made))
 
 
 def write_comparison(
@@ -84,6 +96,7 @@ def write_comparison(
     recipes: RecipeComparison | None = None,
     *,
     doubts: Sequence[str] = (),
+    made: Mapping[str, str] | None = None,
     title: str | None = None,
 ) -> None:
     """Write the page, whole or not at all; parameters as for `comparison_page`.
@@ -93,17 +106,29 @@ def write_comparison(
     BayeslawError
         The file cannot be written.
     """
-    write_page(comparison_page(found, recipes, doubts=doubts, title=title), path)
+    write_page(comparison_page(found, recipes, doubts=doubts, made=made, title=title), path)
 
 
-def make_cards(found: Comparison, recipes: RecipeComparison | None = None) -> tuple[Card, ...]:
-    """The cards, those on recipes first."""
+def make_cards(
+    found: Comparison, recipes: RecipeComparison | None = None, made: Mapping[str, str] | None = None
+) -> tuple[Card, ...]:
+    """The cards, those on recipes first, what the numbers rest on last."""
     out = list(recipe_cards(recipes)) if recipes else []
     out.append(cards.make("loo", "Each run predicted from the others", _LOO, partial(interpolation, found)))
     out.append(cards.make("forward", "Higher budgets forecast from lower ones", _FORWARD, partial(forecast, found)))
     if found.of(CELL) or found.of(BUDGET):
         out.append(cards.make("groups", "Whole groups left out", _GROUPS, partial(groups, found)))
+    if made:
+        out.append(cards.make("record", "How this was made", _RECORD, partial(_made, found, made)))
     return tuple(out)
+
+
+def _made(found: Comparison, made: Mapping[str, str]) -> Body:
+    rows = (*made.items(), ("models", "; ".join(found.names)))
+    return Body(
+        takeaway=f"{found.n_runs} runs of {found.source}, {len(found.names)} models.",
+        table=Table(header=("what", "value"), rows=rows, text_columns=2),
+    )
 
 
 def interpolation(found: Comparison) -> Body:
@@ -135,7 +160,7 @@ def interpolation(found: Comparison) -> Body:
         table=Table(
             header=("model", "elpd", "difference", "se", "weight", "parameters", "runs of high k", "converged"),
             rows=rows,
-            note=" ".join(text.sentence(note) for note in found.notes),
+            note=" ".join([*readings(found)["loo"][1:], *map(text.sentence, found.notes)]),
         ),
     )
 
@@ -165,13 +190,23 @@ def forecast(found: Comparison) -> Body:
     assert best is not None
     hidden = len(found.names) - model_figures.MOST_LINES
     return Body(
-        takeaway=f"Beyond {text.flops(found.main.trained_to)} FLOPs {order[0]} forecasts best: RMSE {best.rmse:.4f} "
-        f"nats/token, and its 90 % intervals hold {100 * best.cover90:.0f} % of {best.runs} runs.",
+        takeaway=f"Beyond {text.flops(found.main.trained_to)} FLOPs {order[0]} forecasts {best.runs} runs best by "
+        f"log density: RMSE {best.rmse:.4f} nats/token, and its {held_by_intervals(best)}.",
         figure=figure,
         table=Table(
             header=("model", "RMSE (nats)", "log density", "CRPS (nats)", "in 50 %", "in 90 %", "difference", "se"),
             rows=tuple(rows),
-            note=f"The figure shows the {model_figures.MOST_LINES} best by leave-one-out." if hidden > 0 else "",
+            note=" ".join(
+                [
+                    *readings(found)["forward"][1:],
+                    *readings(found)["disagreement"],
+                    *(
+                        [f"The figure shows the {model_figures.MOST_LINES} best by leave-one-out."]
+                        if hidden > 0
+                        else []
+                    ),
+                ]
+            ),
         ),
     )
 
@@ -200,7 +235,7 @@ def groups(found: Comparison) -> Body:
                 *_difference(differences[name].mean, differences[name].se),
             ]  # fmt: skip
     return Body(
-        takeaway=f"Best predictions: {text.listing(best)}.",
+        takeaway=f"Best predictions by log density: {text.listing(best)}.",
         figure=model_figures.differences(found.names, panels),
         table=Table(header=tuple(header), rows=tuple((name, *cells) for name, cells in columns.items())),
     )
@@ -223,12 +258,15 @@ def recipe_cards(found: RecipeComparison) -> list[Card]:
             table=Table(header=header, rows=tuple(rows), text_columns=2),
         )
 
-    return [
+    made = [
         cards.make(f"{kind}-{place + 1}", text.capital(title), how, partial(body, place, header, rows))
         for place, ((kind, how, _), (title, (header, rows))) in enumerate(
             zip(kinds, found.tables().items(), strict=True)
         )
     ]
+    if made and found.notes and (table := made[-1].table) is not None:
+        made[-1] = replace(made[-1], table=replace(table, note=" ".join(found.notes)))
+    return made
 
 
 def _matched(found: RecipeComparison, recipe: str) -> go.Figure | None:

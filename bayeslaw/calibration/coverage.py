@@ -83,6 +83,11 @@ class Coverage:
         """Whether the share lies in its band, whatever the simulations without a posterior would have been."""
         return self.low <= self.least and self.most <= self.high
 
+    @property
+    def cautious(self) -> bool:
+        """Whether the intervals hold more truths than they should: they are wider than needed."""
+        return self.least > self.high
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"share": self.share, "low": self.low, "high": self.high, "passed": self.passed}

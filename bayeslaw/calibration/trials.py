@@ -30,7 +30,7 @@ from bayeslaw.likelihood import named, predictive, sample_prior
 from bayeslaw.priors import DEFAULT, Priors
 from bayeslaw.runs import RunTable
 from bayeslaw.spec import Spec
-from bayeslaw.structure import Structure, structure_of
+from bayeslaw.structure import Structure, free_parameters, structure_of
 from bayeslaw.version import __version__
 
 Array = NDArray[np.float64]
@@ -43,6 +43,9 @@ LOSS_BUDGET, SIZE_BUDGET = 1e20, 1e19
 
 FIRST = ("phi", "a", "b", "E", "k")
 """What leads the answer, where the model has it; g, L* and N* follow."""
+
+ENOUGH = 200
+"""From so many simulations on a posterior that passes is called calibrated: fewer leave room for much that is wrong."""
 
 MOST_R_HAT = 1.05
 """Of the few draws that a simulation takes; with those that a fit takes it has to be lower."""
@@ -84,11 +87,18 @@ class Calibration:
         Raises
         ------
         FitError
-            The table has not what the spec asks for.
+            The table has not what the spec asks for, or fewer runs than free parameters.
         """
         spec = replace(spec, drift=False)
         inputs = inputs_of(table.runs, injection_in=spec.counted_in)
         structure = structure_of(inputs, spec, priors)
+        free, rows = free_parameters(structure.blocks), len(inputs.run.levels)
+        if rows < free:
+            raise FitError(
+                f"a design of {rows} runs for {free} free parameters",
+                allowed=f"{free} runs or more",
+                do="name a larger design, or a plainer --law",
+            )
         return cls(inputs=inputs, structure=structure, spec=spec, priors=priors, design=table.data_hash)
 
     @property
@@ -254,15 +264,56 @@ class Result:
             f"{name} ({', '.join(quantity.faults)})" for name, quantity in self.quantities.items() if quantity.faults
         ]
         total = len(self.quantities)
-        verdict = (
-            f"Not calibrated in {self.simulations} simulations: {'; '.join(off)}." if off
-            else f"All {total} quantities are calibrated, as far as {self.simulations} simulations tell."
-        )  # fmt: skip
+        if off:
+            verdict = f"Not calibrated in {self.simulations} simulations: {'; '.join(off)}."
+            if self.cautious:
+                verdict += f" Wider than needed (cautious): the intervals of {', '.join(self.cautious)}."
+        elif self.enough:
+            verdict = (
+                f"All {total} quantities are calibrated, as far as {self.simulations} simulations tell: {self.limit}."
+            )
+        else:
+            verdict = f"None of {total} quantities was shown to be off, which is no proof: {self.limit}."
         sampler = (
             f"Sampled again with smaller steps: {self.again}; divergences left: {self.divergences}; short of "
             f"{RANKED} effective draws: {self.short}; not sampled at all: {len(self.failed)}."
         )
-        return verdict, sampler
+        return (verdict, sampler, *self.meanings)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the simulations are enough to call what passes calibrated."""
+        return self.simulations >= ENOUGH
+
+    @property
+    def limit(self) -> str:
+        """What the simulations would show of a 90 % interval, and nothing less."""
+        low = next(iter(self.quantities.values())).coverage[-1].low
+        return (
+            f"{self.simulations} simulations show a 90 % interval to be too narrow only if it holds the truth in less "
+            f"than {100 * low:.0f} % of them"
+        )
+
+    @property
+    def cautious(self) -> tuple[str, ...]:
+        """The quantities with intervals that hold the truth more often than they say."""
+        return tuple(name for name, each in self.quantities.items() if any(part.cautious for part in each.coverage))
+
+    @property
+    def meanings(self) -> tuple[str, ...]:
+        """What names stand for, and which quantities are one and the same in other units."""
+        out = []
+        if {name.split("[")[0] for name in self.quantities} & {"a", "b"}:
+            symbols = "k alpha and k beta" if self.settings["spec"]["law"] == "coupled" else "alpha and beta"
+            out.append(f"a and b are the exponents of single terms, of size and of data: {symbols}.")
+        for name, each in self.quantities.items():
+            same = [
+                other for other, one in self.quantities.items()
+                if other != name and np.array_equal(one.ranks, each.ranks)
+            ] if name.startswith("g(") else []  # fmt: skip
+            if same:
+                out.append(f"{name} is {same[0]} in other units here, and no check of its own.")
+        return tuple(out)
 
     def as_dict(self) -> dict[str, Any]:
         """The answer of ``calibrate --json``."""
@@ -271,6 +322,7 @@ class Result:
             "passed": self.passed,
             "quantities": {name: quantity.as_dict() for name, quantity in self.quantities.items()},
             "band": BAND,
+            "sentences": list(self.sentences),
             "failed": [{"simulation": number, "reason": reason} for number, reason in self.failed],
             "sampled_again": self.again,
             "divergences": self.divergences,

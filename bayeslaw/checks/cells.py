@@ -7,9 +7,11 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from bayeslaw.inputs import NEAR, Inputs
+from bayeslaw.checks.cards import NotApplicableError
+from bayeslaw.inputs import NEAR, Inputs, optional
 from bayeslaw.origins import budget_levels
 from bayeslaw.schema import STEP
 
@@ -18,6 +20,8 @@ Index = NDArray[np.int64]
 
 LEAST_SIZES = 4
 """Distinct sizes from which on a parabola leaves something over to tell its scatter by."""
+
+UNKNOWN = "the runs have neither a budget nor FLOPs, so that none are known to share a budget"
 
 SAME_SIZE = 1e-3
 """Sizes nearer to each other than this, by their logarithm, are one."""
@@ -36,6 +40,10 @@ class Cells:
         Logarithm of the unique parameters, as the fit counts them.
     index : ndarray of int, shape (run,)
         Cell of every run.
+    compute : ndarray, shape (run,)
+        Training FLOPs that the runs are grouped by: as recorded, else the aimed budget, else 6 N D.
+    known : ndarray of bool, shape (run,)
+        Whether they are recorded or aimed at. Runs are not told to share a budget by 6 N D.
     recipe : ndarray of int, shape (cell,)
     level : ndarray of int, shape (cell,)
         Place of its budget, from 0.
@@ -47,6 +55,8 @@ class Cells:
 
     log_n: Array
     index: Index
+    compute: Array
+    known: NDArray[np.bool_]
     recipe: Index
     level: Index
     recurrences: Array
@@ -58,6 +68,21 @@ class Cells:
         """Steps of compute from the lowest cell, shape (cell,)."""
         steps: Array = np.log(self.flops / self.flops.min()) / np.log(STEP)
         return steps
+
+    def require_curved(self) -> None:
+        """Make sure that there are budget lines to look along."""
+        if not self.curved.any():
+            raise NotApplicableError(
+                "no cell (recipe, budget, r) holds four sizes trained at one budget" if self.known.any() else UNKNOWN
+            )
+
+    @property
+    def assumed(self) -> str:
+        """What a reading over budgets must add where FLOPs are not known; else empty."""
+        if self.known.all():
+            return ""
+        whose = f"the {int((~self.known).sum())} runs" if self.known.any() else "these runs, all"
+        return f"; compute is taken as 6 N D for {whose} without recorded FLOPs or budget"
 
     @cached_property
     def members(self) -> list[Index]:
@@ -106,22 +131,44 @@ class Cells:
         return inside
 
 
-def cells_of(inputs: Inputs) -> Cells:
-    """The cells of a run table: by recipe, r and level of compute, see `bayeslaw.origins.budget_levels`."""
-    level = budget_levels(inputs.flops)
+def compute_of(runs: pd.DataFrame) -> Array:
+    """Training FLOPs of every run as recorded, else its aimed budget, else nan, shape (run,)."""
+    flops = optional(runs, "flops", np.nan)
+    return np.where(np.isfinite(flops), flops, optional(runs, "budget", np.nan))
+
+
+def cells_of(inputs: Inputs, compute: Array | None = None) -> Cells:
+    """The cells of a run table: by recipe, r and level of compute, see `bayeslaw.origins.budget_levels`.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    compute : ndarray, shape (run,), optional
+        What `compute_of` gives; by default all FLOPs of ``inputs`` are taken for recorded.
+    """
+    known = np.isfinite(inputs.flops if compute is None else compute)
+    compute = inputs.flops if compute is None else np.where(known, compute, inputs.flops)
+    level = budget_levels(compute)
     keys = np.column_stack([inputs.recipe, level, inputs.recurrences])
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     index = index.ravel()
-    logs, log_n = np.log(inputs.flops), np.log(inputs.n_once + inputs.n_rec)
+    logs, log_n = np.log(compute), np.log(inputs.n_once + inputs.n_rec)
     members = [np.flatnonzero(index == cell) for cell in range(len(unique))]
     return Cells(
         log_n=log_n,
         index=index,
+        compute=compute,
+        known=known,
         recipe=unique[:, 0].astype(np.int64),
         level=unique[:, 1].astype(np.int64),
         recurrences=unique[:, 2],
         flops=np.exp([logs[rows].mean() for rows in members]),
-        curved=np.array([np.ptp(logs[rows]) < np.log(NEAR) and _sizes(log_n[rows]) >= LEAST_SIZES for rows in members]),
+        curved=np.array(
+            [
+                bool(known[rows].all()) and np.ptp(logs[rows]) < np.log(NEAR) and _sizes(log_n[rows]) >= LEAST_SIZES
+                for rows in members
+            ]
+        ),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bayeslaw.checks import influence, misfit, predictive, structures
-from bayeslaw.checks.cards import FAILED, NOT_APPLICABLE, CheckCard, NotApplicableError, judged, made
+from bayeslaw.checks.cards import FAILED, NOT_APPLICABLE, OK, CheckCard, NotApplicableError, judged, made
+from bayeslaw.checks.cells import compute_of
+from bayeslaw.checks.within import ELSEWHERE
 from bayeslaw.diagnostics import NOT_IDENTIFIED, CheckResult
 from bayeslaw.diagnostics import check as diagnose
 from bayeslaw.inputs import Inputs, inputs_of
@@ -23,6 +25,12 @@ SURPRISED = 2.0
 
 SHAPE = ("curvature", "offsets", "optimum")
 """Checks of the law's shape over size and budget: where two of them fail, it is the wrong law."""
+
+BY_CELLS = (*SHAPE[:2], "within-between", "lack-of-fit", SHAPE[2])
+"""Checks that need budget lines: where two of them could not be made, nothing is known about the law's shape."""
+
+UNMADE = (NOT_APPLICABLE, FAILED)
+"""Verdicts of a check that was not made."""
 
 MOST_ADVICE = 3
 """Steps that the verdict names."""
@@ -72,12 +80,16 @@ class Criticism:
 def automatic_checks(fit: Fit) -> tuple[CheckCard, ...]:
     """The checks of `bayeslaw.checks.misfit.misfit_checks` and the posterior predictive one; nothing is refitted."""
     inputs, structure, priors = model_of(fit)
+    compute = compute_of(fit.runs)
     replicated = fit.data["posterior_predictive"].to_dataset()["log_loss"]
     return (
-        *misfit.misfit_checks(fit.posterior, structure, inputs, priors),
+        *misfit.misfit_checks(fit.posterior, structure, inputs, priors, compute=compute),
         made(
             "predictive", predictive.TITLE,
-            lambda: predictive.predictive_check(fit.posterior, replicated, structure, inputs),
+            lambda: predictive.predictive_check(
+                fit.posterior, replicated, structure, inputs, ids=fit.runs["run_id"].astype(str).tolist(),
+                compute=compute,
+            ),
         ),
     )  # fmt: skip
 
@@ -125,6 +137,9 @@ def criticise(fit: Fit, *, refit: bool = True, progress: Callable[[str], None] =
             return structures.structures_card(rows)
 
         cards.append(made("structures", structures.TITLE, sided))
+        if cards[-1].verdict not in UNMADE:
+            told = "see the answer under each structure"
+            cards = [replace(card, advice=card.advice.replace(ELSEWHERE, told)) for card in cards]
     return Criticism(
         cards=tuple(cards), phi=rows, diagnostics=diagnostics, headline=headline(fit, tuple(cards), diagnostics),
         findings=findings(tuple(cards)), advice=steps(tuple(cards)),
@@ -132,18 +147,43 @@ def criticise(fit: Fit, *, refit: bool = True, progress: Callable[[str], None] =
 
 
 def headline(fit: Fit, cards: tuple[CheckCard, ...], diagnostics: CheckResult) -> str:
-    """Whether the law describes the runs."""
-    warned = [card for card in cards if card.warns]
-    asked = [card for card in cards if card.verdict not in (NOT_APPLICABLE, FAILED)]
-    model = f"The {fit.spec.law} law" + (" with deviations" if fit.spec.deviation else "")
+    """Whether the law describes the runs, as far as it could be checked; no praise where the sampler failed."""
+    state = {card.name: card.verdict for card in cards}
+    warned = {card.name for card in cards if card.warns}
+    asked = [card for card in cards if card.verdict not in UNMADE]
+    absent = unmade(cards)
+    shaped = all(state.get(name) == OK for name in SHAPE)
+    law = f"the {fit.spec.law} law" + (" with deviations" if fit.spec.deviation else "")
     count = f"({len(warned)} of {len(asked)} checks warn)"
-    if not warned:
-        told = f"Nothing speaks against the {model[4:]}: {len(asked)} checks, no warning."
-    elif sum(card.name in SHAPE for card in warned) > 1:
-        told = f"{model} does not describe these runs {count}."
+    left = f"; {absent[0]} could not be checked" if absent else ""
+    sound = diagnostics.passed
+    if len(warned & set(SHAPE)) > 1:
+        told = f"{capital(law)} does not describe these runs {count}."
+    elif len(absent) > 1:
+        told = (
+            f"Nothing is known about the shape of {law}: {len(absent)} checks could not be made ({', '.join(absent)}); "
+            f"of the {len(asked)} others {len(warned) or 'none'} warn{'s' if len(warned) < 2 else ''}."
+        )
+    elif not sound:
+        told = f"What follows rests on draws that are not to be trusted {count}."
+    elif not warned:
+        told = f"Nothing speaks against {law}: {len(asked)} checks, no warning{left}."
+    elif shaped and "lack-of-fit" in warned:
+        told = (
+            f"{capital(law)} bends over size and budget as these runs do, but misses them by more than their noise "
+            f"{count}."
+        )
+    elif shaped and not absent:
+        told = f"{capital(law)} describes the shape of these runs, but for what follows {count}."
     else:
-        told = f"{model} describes the shape of these runs, but for what follows {count}."
-    return told if diagnostics.passed else f"{capital(diagnostics.messages[0])}. {told}"
+        told = f"Of {len(asked)} checks {len(warned)} speak{'s' if len(warned) == 1 else ''} against {law}{left}."
+    return told if sound else f"{capital(diagnostics.messages[0])}. {told}"
+
+
+def unmade(cards: tuple[CheckCard, ...]) -> list[str]:
+    """The checks of `BY_CELLS` that were not made."""
+    state = {card.name: card.verdict for card in cards}
+    return [name for name in BY_CELLS if state.get(name, NOT_APPLICABLE) in UNMADE]
 
 
 def findings(cards: tuple[CheckCard, ...]) -> tuple[str, ...]:
@@ -157,7 +197,11 @@ def steps(cards: tuple[CheckCard, ...]) -> tuple[str, ...]:
     """What to do: the advice of the heaviest warnings, each said once."""
     warned = sorted((card for card in cards if card.warns and card.advice), key=lambda card: -card.weight)
     several = dict.fromkeys(f"{capital(part)}." for card in warned for part in card.advice.split("; "))
-    return tuple(several)[:MOST_ADVICE]
+    blind = sum(card.name in BY_CELLS and card.verdict == NOT_APPLICABLE for card in cards) > 1
+    first = (
+        ("Record budgets or FLOPs, with four sizes or more at each: only they show the law's shape.",) if blind else ()
+    )
+    return (*first, *several)[:MOST_ADVICE]
 
 
 def model_of(fit: Fit) -> tuple[Inputs, Structure, Priors]:
@@ -184,8 +228,12 @@ def _identified(fit: Fit, diagnostics: CheckResult, title: str) -> CheckCard:
     plain = [name for name in known.index if not name.startswith("deviation_")]
     widest = known.loc[plain, "sd_ratio"].idxmax() if plain else widest
     ratio = float(known.loc[widest, "sd_ratio"])
+    parts = [f"the prior carries {', '.join(diagnostics.not_identified)}"] if diagnostics.not_identified else []
+    if diagnostics.confounded:
+        groups = " and of ".join(f"({group})" for group in diagnostics.confounded)
+        parts.append(f"only the prior tells apart the members of {groups}")
     reading = (
-        f"the prior carries {', '.join(carried)}"
+        "; ".join(parts)
         if carried
         else f"the data identify every parameter; the widest, {widest}, is {ratio:.2f} times as wide as its prior"
     )

@@ -137,7 +137,7 @@ def power_scaling(fit: Fit, structure: Structure, inputs: Inputs, priors: Priors
     leaning = [row for row in rows if row[3] != "ok"]
     told = ", ".join(f"{name} ({prior} prior, {likelihood} likelihood)" for name, prior, likelihood, _ in leaning)
     reading = (
-        f"{told} answer to the prior; up to {SENSITIVE:g} is tolerated"
+        f"{told} lean{'s' if len(leaning) == 1 else ''} on the prior; up to {SENSITIVE:g} is tolerated"
         if leaning
         else f"no answer leans on the prior: the largest sensitivity is {most:.3f} ({worst}), "
         f"tolerated up to {SENSITIVE:g}"

@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from bayeslaw.checks.cards import CheckCard, NotApplicableError, judged, made
-from bayeslaw.checks.cells import replicates
+from bayeslaw.checks.cells import UNKNOWN, replicates
 from bayeslaw.checks.optima import optimum
 from bayeslaw.checks.residuals import Residuals, advice
 from bayeslaw.checks.trends import exponent_drift, residuals_over_budget, residuals_over_r
@@ -51,6 +51,7 @@ def misfit_checks(
     inputs: Inputs,
     priors: Priors,
     *,
+    compute: Array | None = None,
     rng: np.random.Generator | None = None,
 ) -> tuple[CheckCard, ...]:
     """The automatic checks of a posterior, some tenths of a second, nothing compiled.
@@ -62,10 +63,12 @@ def misfit_checks(
     structure : Structure
     inputs : Inputs
     priors : Priors
+    compute : ndarray, shape (run,), optional
+        Known training FLOPs or budgets, see `bayeslaw.checks.cells.compute_of`; by default those of ``inputs``.
     rng : numpy Generator, optional
         For the standard errors of the fits within and between cells.
     """
-    left = Residuals.of(parameters, structure, inputs)
+    left = Residuals.of(parameters, structure, inputs, compute)
     parts = Within(left=left, priors=priors, rng=rng or np.random.default_rng(0))
     bodies = {
         "curvature": partial(curvature, left),
@@ -83,9 +86,8 @@ def misfit_checks(
 def curvature(left: Residuals, title: str) -> CheckCard:
     """Quadratic coefficient of log loss over log N in each cell against the law's at the same runs."""
     cells = left.cells
+    cells.require_curved()
     chosen = np.flatnonzero(cells.curved)
-    if not len(chosen):
-        raise NotApplicableError("no cell (recipe, budget, r) holds four sizes trained at one budget")
     rows = cells.parabolas[chosen, 2]
     measured, lawful = rows @ left.inputs.log_loss, rows @ left.law
     weight = 1 / (rows**2).sum(axis=1)
@@ -133,8 +135,9 @@ def lack_of_fit(left: Residuals, title: str) -> CheckCard:
     else:
         off, free = left.cells.off_parabolas(inputs.log_loss)
         if free < LEAST_PURE:
+            few = "the cells hold too few sizes for parabolas to leave anything"
             raise NotApplicableError(
-                "no design was trained more than once, and the cells hold too few sizes for parabolas to leave anything"
+                f"no design was trained more than once, and {few if left.cells.known.any() else UNKNOWN}"
             )
         against, rows = "the cells' own parabolas", np.flatnonzero(left.cells.in_curved)
         squares = float((off**2).sum())

@@ -108,8 +108,7 @@ def _by_the_law(left: Residuals, chosen: NDArray[np.int64]) -> tuple[Array, Arra
 
 def optimum(left: Residuals, title: str) -> CheckCard:
     """Ratios of the law's best sizes to the cells' own, and the differences of loss there."""
-    if not left.cells.curved.any():
-        raise NotApplicableError("no cell (recipe, budget, r) holds four sizes trained at one budget")
+    left.cells.require_curved()
     found = optima(left)
     if not len(found.cell):
         raise NotApplicableError("no cell has its minimum inside the sizes that were trained")
@@ -126,7 +125,7 @@ def optimum(left: Residuals, title: str) -> CheckCard:
     weight = max(
         abs(median - 1) / MEDIAN if abs(together) > SURE else 0.0, abs(ratio[worst] - 1) / ANY if several else 0.0
     )
-    far = f", {beyond.sum()} of them beyond {ANY:.0%} and {SURE_ANY:.0f} se" if beyond.any() else ""
+    far = f", {beyond.sum()} of them beyond {ANY:.0%} for sure" if beyond.any() else ""
     return CheckCard(
         name="optimum",
         title=title,
@@ -135,8 +134,9 @@ def optimum(left: Residuals, title: str) -> CheckCard:
         threshold=MEDIAN,
         weight=weight,
         reading=f"the law's best size is {ratio.min():.2f} to {ratio.max():.2f} times that of the cells' own parabolas "
-        f"(median {median:.2f}, {abs(together):.1f} se off; scatter {noise:.0%}; {len(ratio)} cells{far}); its loss "
-        f"there is off by {_rms(loss):.4f} nats rms, {np.abs(loss).max():.4f} at most",
+        f"(median {median:.2f}, scatter {noise:.0%}, {len(ratio)} cells{far}); at the law's best sizes the slope of "
+        f"measured loss over size, all cells together, is {abs(together):.1f} of its standard errors off 0; the law's "
+        f"loss at its best sizes is off by {_rms(loss):.4f} nats rms, {np.abs(loss).max():.4f} at most",
         advice=advice(
             left.structure,
             f"allow for {noise:.0%} when taking a size from the law; worst at {left.cell_names[found.cell[worst]]}",

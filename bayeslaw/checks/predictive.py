@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
@@ -26,11 +26,19 @@ MOST_WEIGHT = 2.0
 DRAWS = 1000
 """Draws behind a p-value: enough to tell .01 from .02."""
 
+LARGEST = "largest residual, in sigma"
+
 TITLE = "Runs drawn from the fit against the measured ones"
 
 
 def predictive_check(
-    parameters: xr.Dataset, replicated: xr.DataArray, structure: Structure, inputs: Inputs
+    parameters: xr.Dataset,
+    replicated: xr.DataArray,
+    structure: Structure,
+    inputs: Inputs,
+    *,
+    ids: Sequence[str] | None = None,
+    compute: Array | None = None,
 ) -> CheckCard:
     """Bayesian p-values of what the law and its errors should repeat.
 
@@ -45,6 +53,10 @@ def predictive_check(
         Log losses drawn from the same draws, over chain, draw and run.
     structure : Structure
     inputs : Inputs
+    ids : sequence of str, optional
+        Names of the runs; by default their places in the table.
+    compute : ndarray, shape (run,), optional
+        As for `bayeslaw.checks.cells.cells_of`.
     """
     parameters, replicated = thinned(parameters, DRAWS), thinned(replicated, DRAWS)
     shape = (-1, len(inputs.loss))
@@ -52,11 +64,11 @@ def predictive_check(
     scale = np.sqrt(error_variance(parameters, structure, inputs)).reshape(shape)
     measured = (inputs.log_loss - law) / scale
     drawn = (replicated.transpose("chain", "draw", "run").values.reshape(shape) - law) / scale
-    cells = cells_of(inputs)
+    cells = cells_of(inputs, compute)
     level = cells.level[cells.index]
     told: dict[str, tuple[str, Callable[[Array], Array]]] = {
         "sd": ("sd of residuals, in sigma", lambda z: np.sqrt((z**2).mean(axis=1))),
-        "largest": ("largest residual, in sigma", lambda z: np.abs(z).max(axis=1)),
+        "largest": (LARGEST, lambda z: np.abs(z).max(axis=1)),
     }
     several = np.bincount(cells.index) > 1
     if len(several) > 1 and several.any():
@@ -74,8 +86,12 @@ def predictive_check(
     tail = min(p[worst], 1 - p[worst])
     failing = [told[name][0] for name in p if min(p[name], 1 - p[name]) < EXTREME]
     if failing:
+        farthest = int(np.abs(measured).mean(axis=0).argmax())
+        owner = {LARGEST: f" ({ids[farthest] if ids else f'row {farthest + 1}'})"}
         reading = "runs drawn from the fit are not like the measured ones: " + "; ".join(
-            f"{row[0]} {row[1]} measured, {row[2]} drawn (p: {row[3]})" for row in rows if row[0] in failing
+            f"{row[0]} {row[1]} measured{owner.get(row[0], '')}, {row[2]} drawn (p: {row[3]})"
+            for row in rows
+            if row[0] in failing
         )
     else:
         reading = (
@@ -86,7 +102,7 @@ def predictive_check(
         name="predictive",
         title=TITLE,
         verdict=judged(tail < EXTREME),
-        value=p[worst],
+        value=float(np.clip(p[worst], 1 / DRAWS, 1 - 1 / DRAWS)),
         threshold=EXTREME,
         weight=min(MOST_WEIGHT, EXTREME / max(tail, 1e-4)) if failing else 0.0,
         reading=reading,

@@ -47,9 +47,16 @@ class Residuals:
     cells: Cells
 
     @classmethod
-    def of(cls, parameters: xr.Dataset, structure: Structure, inputs: Inputs) -> Residuals:
-        """Of any number of draws."""
-        return cls(parameters=thinned(parameters, DRAWS), structure=structure, inputs=inputs, cells=cells_of(inputs))
+    def of(
+        cls, parameters: xr.Dataset, structure: Structure, inputs: Inputs, compute: Array | None = None
+    ) -> Residuals:
+        """Of any number of draws; ``compute`` as for `bayeslaw.checks.cells.cells_of`."""
+        return cls(
+            parameters=thinned(parameters, DRAWS),
+            structure=structure,
+            inputs=inputs,
+            cells=cells_of(inputs, compute),
+        )
 
     @cached_property
     def predicted(self) -> Array:

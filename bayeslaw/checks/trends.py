@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,7 +73,7 @@ def exponent_drift(left: Residuals, title: str) -> CheckCard:
         weight=float(abs(t[worst]) / THRESHOLD),
         reading=f"the exponent that each budget has for itself changes by {slopes[worst]:+.3f} ± {errors[worst]:.3f} a "
         f"step ({labels[worst]}; t = {t[worst]:.1f}, tolerated up to {THRESHOLD:.0f}); {shown} has {path} from the "
-        "lowest budget on",
+        f"lowest budget on{cells.assumed}",
         advice=advice(left.structure, "what a recurrence is worth may change with scale: do not carry it far"),
         header=("r", "change a step", "±", "t", "by budget"),
         rows=tuple(
@@ -102,10 +104,11 @@ def residuals_over_r(left: Residuals, title: str) -> CheckCard:
 def residuals_over_budget(left: Residuals, title: str) -> CheckCard:
     """Mean residual of each budget."""
     level = left.cells.level[left.cells.index]
-    flops = np.array([np.exp(np.log(left.inputs.flops[level == each]).mean()) for each in np.unique(level)])
+    flops = np.array([np.exp(np.log(left.cells.compute[level == each]).mean()) for each in np.unique(level)])
     index = np.unique(level, return_inverse=True)[1]
     names = [f"{value:.3g} FLOPs" for value in flops]
-    return _means(left, index, names, "residuals-budget", title, "loss over budgets", flops)
+    card = _means(left, index, names, "residuals-budget", title, "loss over budgets", flops)
+    return replace(card, reading=card.reading + left.cells.assumed)
 
 
 def _means(

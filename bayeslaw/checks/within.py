@@ -30,6 +30,9 @@ APART = 2.0
 LEAST_LEVELS = 3
 """Budgets that a trend needs."""
 
+ELSEWHERE = "run `bayeslaw check` with --structures on for the answer under other structures"
+"""Where a fit alone cannot settle the exponent; `bayeslaw.checks.criticism.criticise` may have that answer."""
+
 DRAWS = 200
 """Draws of the normal approximation behind a standard error."""
 
@@ -110,8 +113,7 @@ class Within:
     def require(self) -> None:
         """Make sure that there are cells to look into."""
         cells = self.left.cells
-        if not cells.curved.any():
-            raise NotApplicableError("no cell (recipe, budget, r) holds four sizes trained at one budget")
+        cells.require_curved()
         if len(cells.flops) <= self._plain[0].size:
             raise NotApplicableError(f"{len(cells.flops)} cells do not fix a law of {self._plain[0].size} parameters")
 
@@ -172,8 +174,8 @@ def phi_within(left: Residuals, parts: Within, title: str) -> CheckCard:
         f"{between[0, worst]:.2f} ± {errors[1][worst]:.2f} between them: {abs(standard[worst]):.1f} standard errors "
         f"apart, tolerated up to {APART:.0f}",
         advice=advice(
-            left.structure, "see the answer under each structure: where cells count, level and place of the minima "
-            "speak for different exponents",
+            left.structure, f"which size is best within a cell, and how low the loss of whole cells lies, ask for "
+            f"different exponents: {ELSEWHERE}",
         ),
         header=("recipe", "within", "±", "between", "±", "apart, se"),
         rows=tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,8 @@ from bayeslaw.cli.fit import report_table
 from bayeslaw.cli.lists import Integer
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK
+
+WIDTH = 80
 
 PAGE, SUMMARY = "calibration.html", "summary.json"
 
@@ -46,9 +49,10 @@ def calibrate(
 
     Each simulation draws parameters from the prior and losses of all runs of the design from the model, samples the
     posterior of these losses, and notes where the truth lies in it. Over many simulations a 90 % interval must hold the
-    truth 90 times in a hundred, and the truth's ranks must be uniform: of the parameters, and of g(r), of L*, the least
-    loss for 1e20 FLOPs, and of N*, the best size for 1e19 FLOPs, both of the law alone in the published iso-depth
-    family. The drift beyond the largest budget is no part of it: it comes on top of forecasts.
+    truth 90 times in a hundred, and the truth's ranks must be uniform: of the parameters (a and b are the exponents of
+    single terms, k alpha and k beta), and of g(r), of L*, the least loss for 1e20 FLOPs, and of N*, the best size for
+    1e19 FLOPs, both of the law alone in the published iso-depth family. The drift beyond the largest budget is no part
+    of it: it comes on top of forecasts.
 
     Exit code 3 says that some quantity is not calibrated; a calibrated one fails each of its four checks with a
     probability of .003.
@@ -59,7 +63,8 @@ def calibrate(
         The design, whose losses do not matter: a shipped data set's name, a CSV or Parquet file, mlflow:EXPERIMENT or a
         journal folder.
     simulations
-        How many, 10 or more; 1000 tell a coverage to .01-.02 (standard error).
+        How many, 10 or more; 1000 tell a coverage to .01-.02 (standard error), and fewer than 200 show gross errors
+        only.
     recipe
         The design's runs of this recipe only, with the r = 1 runs that serve it.
     where
@@ -152,4 +157,4 @@ def show(result: Any) -> None:
         ("truths held by", "50 %", "80 %", "90 %", "p of ranks", ""), [*rows, ("allowed", *bands, ">= .003", "")]
     )
     for sentence in result.sentences:
-        print(sentence)
+        print("\n".join(textwrap.wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)))

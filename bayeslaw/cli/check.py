@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from bayeslaw.cli.output import keep_input, note, own, print_json, print_table, printable
+from bayeslaw.cli.output import note, own, print_json, print_table, printable, require_page
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK
 
 app = App(name="check", help="Find what is wrong with a fit, and what its answer hangs on.")
@@ -41,7 +41,7 @@ def check(
     from bayeslaw.checks.criticism import criticise
     from bayeslaw.posterior import Fit
 
-    keep_input(out, fit)
+    require_page(out, fit)
     loaded = Fit.load(fit)
     found = criticise(loaded, refit=structures == "on", progress=note)
     if out is not None:

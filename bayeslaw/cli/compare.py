@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,10 +12,10 @@ from cyclopts import App, Parameter
 
 from bayeslaw.cli.fit import report_table
 from bayeslaw.cli.lists import Integer, Texts
-from bayeslaw.cli.output import keep_input, note, own, print_json, printable, table_lines
+from bayeslaw.cli.output import note, own, print_json, printable, require_page, table_lines
 from bayeslaw.errors import UsageError
-from bayeslaw.files import require_writable
 from bayeslaw.schema import BASELINE
+from bayeslaw.version import __version__
 
 WIDTH = 80
 
@@ -69,8 +70,8 @@ def compare(
     flops
         Training budget in FLOPs at which recipes are compared, each at its own best; default the largest trained one.
     leave
-        Groups left out in turn: cell (recipe, budget and r), budget, or none. Default both for one recipe and none for
-        several.
+        Groups left out in turn: cell (recipe, budget and r), budget, both, or none. Default both for one recipe and
+        none for several.
     out
         Write the result as one HTML page that opens without a network.
     draws
@@ -115,7 +116,8 @@ def compare(
         wanted = default_models(looped=not looped.empty, recipes=several)
         if looped.empty:
             note("note: no run loops, so the maps all say the same and are left out")
-    groups = [each for each in leave if each != "none"] if leave else ([] if several else LEAVE)
+    chosen = leave or (["none"] if several else ["both"])
+    groups = {"both": LEAVE, "none": ()}.get(chosen[0], tuple(chosen))
     found = compare_models(
         table, wanted, leave=groups, progress=note, injection_in=injection_in, draws=draws, seed=seed
     )  # fmt: skip
@@ -129,32 +131,58 @@ def compare(
             table, flops=flops, draws=draws, seed=seed, injection_in=injection_in, progress=note
         )  # fmt: skip
     if out is not None:
-        own("reports.comparison").write_comparison(found, out, recipes, doubts=doubts)
+        made = {
+            "command": _command(
+                source, against=against, laws=laws, maps=maps, recipe=recipe, where=where, injection_in=injection_in,
+                flops=flops, leave=leave, out=out, draws=draws, seed=seed, tracking_uri=tracking_uri,
+            ),
+            "data": f"{len(table.runs)} runs of {table.source}",
+            "data hash": table.data_hash,
+            "seed": str(seed),
+            "draws": f"{draws} a chain of every fit to all runs",
+            "injection": injection_in,
+            "version": f"bayeslaw {__version__}",
+        }  # fmt: skip
+        own("reports.comparison").write_comparison(found, out, recipes, doubts=doubts, made=made)
         note(f"wrote {out}")
     if json:
-        print_json({**found.as_dict(), "doubts": doubts, "recipes": recipes.as_dict() if recipes else {}})
+        from bayeslaw.compare.readings import verdict
+
+        answer = {
+            **found.as_dict(),
+            "verdict": list(verdict(found)),
+            "data_hash": table.data_hash,
+            "seed": seed,
+            "doubts": doubts,
+        }
+        print_json({**answer, "recipes": recipes.as_dict() if recipes else {}})
         return
     show(found, recipes)
+
+
+def _command(source: str, **flags: Any) -> str:
+    """The command line that gives the same page again; what was not given is left out."""
+    words = ["bayeslaw", "compare", source]
+    for name, value in flags.items():
+        if value is not None:
+            said = ",".join(value) if isinstance(value, list) else str(value)
+            words += [f"--{name.replace('_', '-')}", said]
+    return shlex.join(words)
 
 
 def _check(flops: float | None, leave: list[str] | None, out: Path | None, source: str) -> None:
     """Refuse what cannot be meant before anything is read or sampled."""
     if flops is not None and not 0 < flops < float("inf"):
         raise UsageError(f"--flops {flops:g}", allowed="a number above 0, such as 1e19")
-    allowed = ("cell", "budget", "none")
-    if leave and ([each for each in leave if each not in allowed] or ("none" in leave and len(leave) > 1)):
+    alone = leave and len(leave) == 1 and leave[0] in ("both", "none")
+    if leave and not alone and not set(leave) <= {"cell", "budget"}:
         raise UsageError(f"--leave {','.join(leave)}", allowed="cell, budget, both, or none")
-    keep_input(out, source)
-    if out is None:
-        return
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--out {out}: the result is a page", allowed="a name such as page.html")
-    require_writable(out)
+    require_page(out, source)
 
 
 def show(found: Any, recipes: Any = None) -> None:
     """Print a comparison as tables and sentences for people."""
-    from bayeslaw.compare.comparison import verdict
+    from bayeslaw.compare.readings import verdict
 
     if recipes is not None:
         for name, (header, rows) in recipes.tables().items():

@@ -15,6 +15,7 @@ from typing import Any
 
 import bayeslaw
 from bayeslaw.errors import BayeslawError, UsageError
+from bayeslaw.files import require_writable
 from bayeslaw.schema import SCHEMA_VERSION
 
 
@@ -63,6 +64,34 @@ def keep_input(out: Path | None, *inputs: str | Path) -> None:
     """
     if out is not None and out.exists() and any(Path(name).exists() and out.samefile(name) for name in inputs):
         raise UsageError(f"--out {out} is the file that is read", allowed="another file", do="choose another --out")
+
+
+def require_page(out: Path | None, *inputs: str | Path) -> None:
+    """Make sure before any work that a page can be written, and takes the place of no file but a page.
+
+    Raises
+    ------
+    UsageError
+        ``out`` is one of the inputs, has not the name of a page, or is a file that is no page.
+    BayeslawError
+        It cannot be written.
+    """
+    keep_input(out, *inputs)
+    if out is None:
+        return
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out {out}: the result is a page", allowed="a name such as page.html")
+    if out.is_file() and out.stat().st_size and not _is_page(out):
+        raise UsageError(
+            f"--out {out} exists and is no HTML page", allowed="a new name, or that of an older page", do="rename it"
+        )
+    require_writable(out)
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(256).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html"))
 
 
 def own(package: str) -> ModuleType:

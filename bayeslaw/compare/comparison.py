@@ -1,14 +1,8 @@
-"""Models of the same runs side by side: what each predicted of runs that it did not see, and what follows in words.
-
-References
-----------
-Sivula, Magnusson, Matamoros, Vehtari, "Uncertainty in Bayesian leave-one-out cross-validation based model comparison",
-arXiv 2008.10296: how far differences can be trusted.
-"""
+"""Models of the same runs side by side: what each predicted of runs that it did not see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bayeslaw.compare.parts import BUDGET, CELL, FORWARD, Split
-from bayeslaw.maps import MAPS
-from bayeslaw.ranking import DISTINGUISHED, LEAST_DIFFERENCE, Ranking, rank
+from bayeslaw.ranking import DISTINGUISHED, Ranking, rank
 from bayeslaw.scores import Forecast, Scores, joined
 
 
@@ -157,7 +150,6 @@ class Comparison:
             "n_runs": self.n_runs,
             "models": [self._row(name) for name in self.names],
             "preferred": self.preferred,
-            "verdict": list(verdict(self)),
             "notes": list(self.notes),
         }
 
@@ -207,112 +199,3 @@ def _difference(values: NDArray[np.float64], cells: NDArray[np.int64]) -> Differ
     sums = np.bincount(index, weights=values - mean)
     se = float(np.sqrt(count / (count - 1) * (sums**2).sum()) / len(values)) if count > 1 else float("nan")
     return Difference(mean=mean, se=se, cells=count)
-
-
-def verdict(found: Comparison) -> tuple[str, ...]:
-    """What the comparison says, in sentences: interpolation, forecast, where they disagree, what to mind."""
-    return (*_interpolation(found), *_maps(found), *_forecast(found), *_disagreement(found), *_mind(found))
-
-
-def _interpolation(found: Comparison) -> Iterable[str]:
-    """Sentences on PSIS-LOO."""
-    ranks, preferred = found.ranks, found.preferred
-    if len(found.names) == 1:
-        yield f"{preferred} is the only model here: nothing to compare it with."
-        return
-    tied = [name for name in found.ranking.tied if name != preferred]
-    best = found.names[0]
-    yield f"Preferred: {preferred}" + (
-        ", which predicts a run best from all the others." if not tied else
-        f", the simplest of {len(tied) + 1} models that these runs do not tell apart by predicting a run from all the "
-        "others."
-    )  # fmt: skip
-    if tied:
-        others = [_behind(found, name) for name in found.ranking.tied if name != best]
-        yield f"Not distinguishable here: {_listing([f'{best} (the best)', *others])}."
-    if worse := [_behind(found, name) for name in found.names if ranks[name]["distinguished"]]:
-        yield (
-            f"Worse than {best} by more than {DISTINGUISHED:g} standard errors and {LEAST_DIFFERENCE:g} in all: "
-            f"{_listing(worse)}."
-        )
-
-
-def _behind(found: Comparison, name: str) -> str:
-    """A model with how far it is behind the best by PSIS-LOO."""
-    row = found.ranks[name]
-    return f"{name} ({row['elpd_diff']:+.1f} ± {row['se_diff']:.1f})"
-
-
-def _maps(found: Comparison) -> Iterable[str]:
-    """Recurrence maps against power, where all else is the same."""
-    for name in found.names:
-        law, *words = name.split(", ")
-        if (words or ["power"])[0] != "power":  # which a law alone has too, unsaid
-            continue
-        rivals = {each: [law, each, *words[1:]] for each in MAPS if each != "power"}
-        told = []
-        for each, named in rivals.items():
-            if (other := ", ".join(named)) in found.models:
-                apart = np.ravel(found.models[other].loo.elpd_i) - np.ravel(found.models[name].loo.elpd_i)
-                told.append(f"{each} {apart.sum():+.1f} ± {np.sqrt(len(apart)) * apart.std(ddof=1):.1f}")
-        if told:
-            yield f"Maps against power, all else as in {name}, in elpd: {_listing(told)}."
-
-
-def _forecast(found: Comparison) -> Iterable[str]:
-    """Sentences on the forecast of higher budgets."""
-    main = found.main
-    if main is None or len(found.names) == 1:
-        return
-    differences = found.differences(FORWARD)
-    order = sorted(found.names, key=lambda name: -differences[name].mean)
-    scores = found.scores(order[0], FORWARD)
-    assert scores is not None
-    yield (
-        f"Forecasting the {scores.runs} runs beyond {main.trained_to:.3g} FLOPs from those below, {order[0]} does "
-        f"best: log density {scores.log_density:.2f} a run, RMSE {scores.rmse:.4f} nats, 90 % intervals hold "
-        f"{100 * scores.cover90:.0f} % of them."
-    )
-    groups: tuple[list[str], list[str]] = [], []
-    for name in order[1:]:
-        each = differences[name]
-        groups[not each.distinguished].append(f"{name} ({each.mean:+.2f} ± {each.se:.2f} a run)")
-    worse, tied = groups
-    if tied:
-        yield f"In the forecast not distinguishable from it: {_listing(tied)}."
-    if worse:
-        yield f"In the forecast worse, beyond the scatter between its cells: {_listing(worse)}."
-
-
-def _disagreement(found: Comparison) -> Iterable[str]:
-    """A warning where the best interpolator is no good forecaster."""
-    differences = found.differences(FORWARD)
-    if not differences:
-        return
-    forecaster = max(found.names, key=lambda name: differences[name].mean)
-    for name in dict.fromkeys((found.preferred, found.names[0])):
-        if differences[name].distinguished:
-            each = differences[name]
-            yield (
-                f"Interpolation and forecast disagree: {name} is ahead where runs are predicted from their neighbours "
-                f"and forecasts higher budgets worse than {forecaster} by {-each.mean:.2f} ± {each.se:.2f} a run. "
-                f"For budgets beyond the trained ones take {forecaster}."
-            )
-
-
-def _mind(found: Comparison) -> Iterable[str]:
-    """What to know before relying on the numbers."""
-    high = [f"{name} {row['high_pareto_k']}" for name, row in found.ranks.items() if row["high_pareto_k"]]
-    if high:
-        yield (
-            f"Runs that decide so much that leaving them out is only roughly known (Pareto k above 0.7): "
-            f"{_listing(high)}."
-        )
-    failed = [name for name in found.names if not found.models[name].passed]
-    if failed:
-        yield f"The sampler did not converge for {_listing(failed)}: more --draws before relying on these rows."
-
-
-def _listing(items: Sequence[str]) -> str:
-    """Items as a phrase, between which commas may stand: a; b and c."""
-    return items[0] if len(items) == 1 else f"{'; '.join(items[:-1])}; and {items[-1]}"

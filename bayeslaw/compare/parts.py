@@ -38,6 +38,8 @@ class Split:
         Largest FLOPs fitted.
     cells : ndarray of int, shape (held run,)
         The cell (recipe, budget, r) of each run that is forecast.
+    levels : int
+        Budgets of the runs that are forecast.
     main : bool
         Whether this is the forecast that models are judged by: from the lower two thirds of the budgets.
     """
@@ -47,6 +49,7 @@ class Split:
     held: Mask
     trained_to: float
     cells: Index
+    levels: int
     main: bool = False
 
 
@@ -84,7 +87,10 @@ def splits_of(
 
     def split(kind: str, trained: Mask, held: Mask, main: bool = False) -> Split:
         reach = float(inputs.flops[trained].max())
-        return Split(kind=kind, trained=trained, held=held, trained_to=reach, cells=cell[held], main=main)
+        return Split(
+            kind=kind, trained=trained, held=held, trained_to=reach, cells=cell[held], main=main,
+            levels=len(np.unique(level[held])),
+        )  # fmt: skip
 
     out: list[Split] = []
     notes: list[str] = []

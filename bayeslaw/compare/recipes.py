@@ -156,7 +156,9 @@ class RecipeComparison:
         out = [matched_sentence([gain for gain in self.matched if gain.recipe == recipe]) for recipe in self.recipes]
         if any(not one.reason for one in self.structures):
             out.append(
-                range_sentence(self.anchor, {one.structure: one.phi.get(self.anchor) for one in self.structures})
+                range_sentence(
+                    self.anchor, {one.structure: one.phi.get(self.anchor) for one in self.structures if one.converged}
+                )
             )
             for recipe in self.recipes:
                 gains = [gain for gain in self.matched if gain.recipe == recipe]

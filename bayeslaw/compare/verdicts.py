@@ -15,6 +15,10 @@ SURE = 0.95
 """Posterior probability from which on a sign is called known."""
 
 
+HANGS = "hangs on structure"
+"""Reading of a side that structures contradict each other on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """On which side of 0 a difference lies, by structure.
@@ -42,7 +46,7 @@ def side_of(differences: Mapping[str, Mapping[str, float]]) -> Side:
         parts["higher" if chance > SURE else "lower" if chance < 1 - SURE else "undecided"][name] = found["mean"]
     said = [name for name, structures in parts.items() if structures] or ["undecided"]
     opposed = {"higher", "lower"} <= set(said)
-    return Side(**parts, reading="hangs on structure" if opposed else " or ".join(said))
+    return Side(**parts, reading=HANGS if opposed else " or ".join(said))
 
 
 def matched_sentence(gains: Sequence[MatchedGain]) -> str:
@@ -56,17 +60,21 @@ def matched_sentence(gains: Sequence[MatchedGain]) -> str:
         said = f"{_change(gain.overall)} {what}"
         if gain.matching == "budget" and max(gain.tokens_ratio, 1 / gain.tokens_ratio) > NEAR:
             said += f" (which buy {gain.tokens_ratio:.2f} times the tokens)"
-        parts.append(said)
-    first = gains[0]
-    sentence = f"Matched runs of {first.recipe}, no law needed: {'; '.join(parts)}"
-    trend = first.trend
-    if first.overall and trend and (trend.p_lower > SURE or trend.p_lower < 1 - SURE):
-        fading = trend.mean * first.overall.mean < 0
-        sentence += (
-            f"; the difference {'shrinks' if fading else 'grows'} by {abs(trend.mean):.3f} with each step of compute "
-            "(a factor 2.15), so carry it no further than it was measured"
-        )
+        parts.append(said + _trending(gain, known=any("step of compute" in part for part in parts)))
+    sentence = f"Matched runs of {gains[0].recipe}, no law needed: {'; '.join(parts)}"
+    if "step of compute" in sentence:
+        sentence += "; carry it no further than it was measured"
     return f"{sentence}."
+
+
+def _trending(gain: MatchedGain, *, known: bool) -> str:
+    """How a matching's difference changes with compute, where that is known; what a step is, unless that is."""
+    trend = gain.trend
+    if gain.overall is None or trend is None or 1 - SURE <= trend.p_lower <= SURE:
+        return ""
+    way = "shrinks" if trend.mean * gain.overall.mean < 0 else "grows"
+    step = "with each step of compute" + ("" if known else " (a factor 2.15)")
+    return f", a difference that {way} by {abs(trend.mean):.4f} {step}"
 
 
 def _change(one: Estimate) -> str:
@@ -84,7 +92,7 @@ def range_sentence(anchor: str, phi: Mapping[str, Mapping[str, float] | None]) -
     """From where to where the anchor's own phi goes by structure."""
     means = {name: found["mean"] for name, found in phi.items() if found}
     if not means:
-        return f"The structures tried give {anchor} no phi."
+        return f"No structure whose sampler converged gives {anchor} a phi."
     low, high = (pick(means, key=lambda name: means[name]) for pick in (min, max))
     return f"phi of {anchor} itself goes from {means[low]:.2f} ({low}) to {means[high]:.2f} ({high}) by structure."
 
@@ -124,22 +132,22 @@ def phi_sentence(
         sentence = f"phi of {recipe} is {what} under every structure tried ({apart})"
     else:
         sentence = f"phi of {recipe}, against that of {anchor}, is {', '.join(parts)}: "
-        opposed = side.reading == "hangs on structure"
+        opposed = side.reading == HANGS
         sentence += "its sign hangs on structure" if opposed else "how sure its sign is hangs on structure"
     if worths:
         readings: dict[str, list[str]] = {}
         for r, one in worths.items():
             readings.setdefault(one.reading, []).append(r)
         told = (
-            f"the sign of log g(r) does too at r = {_listed(at)}"
-            if name == "hangs on structure"
+            f"the sign of log g(r) {'does too' if side.reading == name else 'hangs on it'} at r = {_listed(at)}"
+            if name == HANGS
             else f"log g(r) is {name} under all at r = {_listed(at)}"
             for name, at in readings.items()
         )
         sentence += f"; {', '.join(told)}"
     sentence += "."
     if len(parts) > 1:
-        sentence += _beside(gains)
+        sentence += _beside(gains, [r for r, one in worths.items() if one.reading == HANGS])
         if set(cells) & {*side.higher, *side.lower}:
             sentence += (
                 " Cell effects take the level of each (recipe, budget, r) cell out of the evidence and leave the place "
@@ -148,8 +156,8 @@ def phi_sentence(
     return sentence
 
 
-def _beside(gains: Sequence[MatchedGain]) -> str:
-    """What the matched runs, which need no structure, say where phi hangs on it."""
+def _beside(gains: Sequence[MatchedGain], flips: Sequence[str]) -> str:
+    """What the matched runs, which need no structure, say where phi hangs on it, and log g(r) at some r perhaps too."""
     sure = [
         (gain.matching, gain.overall.mean < 0)
         for gain in gains
@@ -161,6 +169,11 @@ def _beside(gains: Sequence[MatchedGain]) -> str:
         equal = {"budget": "training FLOPs", "tokens": "tokens"}
         says = _listed([f"a {'lower' if lower else 'higher'} loss for equal {equal[name]}" for name, lower in sure])
         return f" The matched runs need no structure, but to say what is held equal: {says}."
+    if flips:
+        return (
+            f" What the matched runs say does not: rank by the loss of matched runs only, since g(r) at r = "
+            f"{_listed(flips)} hangs on structure as phi does."
+        )
     return " What the matched runs say does not: rank by them and by g(r) first, by phi second."
 
 

@@ -171,6 +171,40 @@ def test_a_failed_simulation_is_recorded_and_counted(small, monkeypatch):
     assert "not sampled at all: 1" in result.sentences[1]
 
 
+def test_few_simulations_prove_nothing_and_names_are_explained(small):
+    few, many = (summed(small.settings, [fake(small, number) for number in range(count)]) for count in (20, 200))
+    assert few.passed
+    low = few.quantities["phi"].coverage[-1].low
+    assert few.sentences[0] == (
+        "None of 3 quantities was shown to be off, which is no proof: 20 simulations show a 90 % interval to be too "
+        f"narrow only if it holds the truth in less than {100 * low:.0f} % of them."
+    )
+    assert "calibrated, as far as 200 simulations tell" in many.sentences[0]
+    assert few.meanings == ()
+    phi = few.quantities["phi"]
+    same = replace(few, quantities={"phi": phi, "a": few.quantities["E"], "g(4)": phi})
+    assert same.meanings == (
+        "a and b are the exponents of single terms, of size and of data: alpha and beta.",
+        "g(4) is phi in other units here, and no check of its own.",
+    )
+
+
+def test_intervals_that_hold_too_many_truths_are_called_cautious(small):
+    wide = judged("phi", *conjugate(1000, narrow=1.25))
+    narrow = judged("E", *conjugate(1000, narrow=0.8))
+    result = replace(
+        summed(small.settings, [fake(small, number) for number in range(20)]), quantities={"phi": wide, "E": narrow}
+    )
+    assert result.cautious == ("phi",)
+    assert result.sentences[0].endswith("Wider than needed (cautious): the intervals of phi.")
+
+
+def test_a_design_of_fewer_runs_than_parameters_is_refused():
+    table = load_runs("isodepth")
+    with pytest.raises(FitError, match="a design of 5 runs for 7 free parameters"):
+        Calibration.of(replace(table, runs=table.runs[-5:]), Spec(law="additive"))
+
+
 def test_losses_out_of_range_are_a_failure_too(small, monkeypatch):
     predictive = trials.predictive
     monkeypatch.setattr(trials, "predictive", lambda *given: predictive(*given) + 1e4)

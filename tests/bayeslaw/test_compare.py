@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from bayeslaw import load_runs
-from bayeslaw.compare.comparison import Comparison, Model, verdict
+from bayeslaw.compare.comparison import Comparison, Model
 from bayeslaw.compare.models import chosen_models, compare_models, complexity, default_models, name_of, settings_of
 from bayeslaw.compare.parts import BUDGET, CELL, FORWARD, Split, levels_of, splits_of
+from bayeslaw.compare.readings import held_by_intervals, verdict
 from bayeslaw.errors import FitError, UsageError
 from bayeslaw.holdout import Candidate
 from bayeslaw.inputs import inputs_of
 from bayeslaw.maps import MAPS
 from bayeslaw.runs import validate
-from bayeslaw.scores import Forecast
+from bayeslaw.scores import Forecast, Scores
 from bayeslaw.simulate import simulate
 from bayeslaw.spec import Spec
 
@@ -200,7 +201,6 @@ def test_the_answer_for_json(published):
     assert first["leave_budget"]["runs"] == 116
     assert sum(model["weight"] for model in answer["models"]) == pytest.approx(1)
     assert answer["models"][1]["distinguished"]
-    assert answer["verdict"] == list(verdict(published))
     # The main forecast is one of the origins.
     told = {k: v for k, v in first["by_origin"][1].items() if k not in ("trained_to", "runs")}
     assert told == first["forward"]
@@ -242,11 +242,12 @@ RUNS, CELLS = 40, np.repeat(np.arange(8), 5)
 WAVE = np.tile([1.0, -1.0], RUNS // 2)
 
 
-def invented(loo, ahead, *, passed=True, high=0):
+def invented(loo, ahead, *, passed=True, high=0, levels=3):
     """A comparison of models with these densities: of each run left out, and of each run forecast."""
     split = Split(
-        kind=FORWARD, trained=np.zeros(RUNS, bool), held=np.ones(RUNS, bool), trained_to=1e19, cells=CELLS, main=True
-    )
+        kind=FORWARD, trained=np.zeros(RUNS, bool), held=np.ones(RUNS, bool), trained_to=1e19, cells=CELLS, main=True,
+        levels=levels,
+    )  # fmt: skip
     models = {}
     for place, name in enumerate(loo):
         forecast = Forecast(
@@ -280,8 +281,44 @@ def test_cells_that_win_between_the_runs_and_lose_beyond_them():
     said = " ".join(verdict(found))
     assert found.preferred == "cells"
     assert "Interpolation and forecast disagree: cells" in said
-    assert "take smooth" in said
+    assert "take smooth; that rests on 40 runs at 3 budgets" in said
+    assert "smooth does best by log density" in said
     assert "In the forecast worse, beyond the scatter between its cells: cells (-1.00" in said
+
+
+@pytest.mark.usefixtures("no_stacking")
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        ({"levels": 1}, "That rests on 40 runs at 1 budget: too little"),
+        ({"passed": False}, "stays open: smooth; and cells did not converge"),
+    ],
+)
+def test_no_model_is_recommended_on_little(flaw, words):
+    found = invented(
+        {"cells": 3.4 + 0.1 * WAVE, "smooth": np.full(RUNS, 3.0)}, {"cells": 2.0 + 0.2 * WAVE, "smooth": 3.0}, **flaw
+    )
+    said = " ".join(verdict(found))
+    assert "take smooth" not in said
+    assert words in said
+
+
+@pytest.mark.usefixtures("no_stacking")
+def test_a_model_that_is_nearer_by_rmse_is_named():
+    found = invented({"a": np.full(RUNS, 3.0), "b": 2.8 + 0.01 * WAVE}, {"a": 3.0, "b": 2.9})
+    (worse,) = found.models["a"].forecasts
+    nearer = replace(found.models["a"], forecasts=(replace(worse, draws=worse.draws + 0.01),))
+    said = verdict(replace(found, models={**found.models, "a": nearer}))
+    assert any("a does best by log density" in sentence for sentence in said)
+    assert any(sentence.startswith("By RMSE") and "b does best: 0.0000" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"), [(40, "100 % of them: wider than needed (cautious)"), (36, "90 % of them"), (30, "too narrow")]
+)
+def test_intervals_that_hold_too_many_are_no_better(inside, words):
+    scores = Scores(runs=40, rmse=0.01, log_density=3.0, crps=0.01, cover50=0.5, cover90=inside / 40)
+    assert held_by_intervals(scores).endswith(words)
 
 
 @pytest.mark.usefixtures("no_stacking")

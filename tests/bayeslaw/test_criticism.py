@@ -152,6 +152,11 @@ def test_predictive_p_values_see_what_the_fit_does_not_repeat(isodepth_fit):
     outlier = predictive_check(isodepth_fit.posterior, drawn, structure, replace(inputs, loss=moved))
     assert outlier.warns
     assert "largest residual" in outlier.reading
+    assert "(row 31)" in outlier.reading
+    ids = [f"run-{i}" for i in range(116)]
+    named_one = predictive_check(isodepth_fit.posterior, drawn, structure, replace(inputs, loss=moved), ids=ids)
+    assert "measured (run-30)" in named_one.reading
+    assert 0 < outlier.value < 0.01
     assert "--outliers student" in outlier.advice
     inputs_cells = np.exp(drawn.values[0, 0] + 0.006 * np.random.default_rng(0).standard_normal(24)[inputs.cell.index])
     shared = predictive_check(isodepth_fit.posterior, drawn, structure, replace(inputs, loss=inputs_cells))
@@ -223,10 +228,86 @@ def test_a_law_without_loops_has_no_structures_card(plain):
     assert found["structures"].verdict == "not applicable"
 
 
+def verdicts(**given):
+    """Cards of the checks that need budget lines, and one that does not, ok but for what is given."""
+    names = (*criticism.BY_CELLS, "influence")
+    return tuple(
+        CheckCard(name=name, title="", verdict=given.get(name.replace("-", "_"), "ok"), reading="so") for name in names
+    )
+
+
 def test_a_calm_fit_is_told_so(isodepth_fit):
-    calm = (CheckCard(name="curvature", title="", verdict="ok", reading="fine"),)
-    told = criticism.headline(isodepth_fit, calm, check(isodepth_fit))
-    assert told == "Nothing speaks against the additive law: 1 checks, no warning."
+    told = criticism.headline(isodepth_fit, verdicts(), check(isodepth_fit))
+    assert told == "Nothing speaks against the additive law: 6 checks, no warning."
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ({"influence": "warning"}, "The additive law describes the shape of these runs, but for what follows"),
+        ({"lack_of_fit": "warning"}, "The additive law bends over size and budget as these runs do, but misses them"),
+        ({"curvature": "warning", "optimum": "warning"}, "The additive law does not describe these runs"),
+        ({"curvature": "warning", "lack_of_fit": "warning"}, "Of 6 checks 2 speak against the additive law."),
+        ({"offsets": "not applicable"}, "Nothing speaks against the additive law: 5 checks, no warning; offsets could"),
+        ({"lack_of_fit": "failed", "influence": "warning"}, "Of 5 checks 1 speaks against the additive law; lack-of"),
+        (
+            {"curvature": "not applicable", "optimum": "not applicable"},
+            "Nothing is known about the shape of the additive law: 2 checks could not be made (curvature, optimum); of "
+            "the 4 others none warns.",
+        ),
+    ],
+)
+def test_the_headline_says_no_more_than_was_checked(isodepth_fit, given, start):
+    assert criticism.headline(isodepth_fit, verdicts(**given), check(isodepth_fit)).startswith(start)
+
+
+@pytest.mark.parametrize("given", [{}, {"influence": "warning"}, {"lack_of_fit": "warning"}])
+def test_a_fit_that_was_not_sampled_well_is_not_praised(isodepth_fit, given):
+    poor = replace(check(isodepth_fit), passed=False, messages=("Do not rely on this fit yet: it is poor",))
+    told = criticism.headline(isodepth_fit, verdicts(**given), poor)
+    assert told.startswith("Do not rely on this fit yet")
+    assert not [praise for praise in ("describes", "Nothing speaks", "as these runs do") if praise in told]
+
+
+def test_without_budgets_nothing_is_known_about_the_shape(isodepth_fit):
+    """The runs whose curvature is 1.75 times the additive law's must not be called well described."""
+    runs = isodepth_fit.runs.drop(columns=["budget", "flops", "flops_per_token"])
+    found = criticise(replace(isodepth_fit, runs=runs), refit=False)
+    assert found.headline.startswith("Nothing is known about the shape of the additive law: 5 checks could not be made")
+    assert all(name in found.headline for name in criticism.BY_CELLS)
+    assert found.advice[0].startswith("Record budgets or FLOPs")
+    told = cards(found.cards)
+    for name in criticism.BY_CELLS:
+        assert "neither a budget nor FLOPs" in told[name].reading
+    for name in ("exponent-drift", "residuals-budget"):
+        assert "6 N D" in told[name].reading
+    assert "nan" not in found.verdict
+
+
+def test_a_budget_or_flops_alone_show_the_shape(isodepth_fit):
+    for known, lost in (("budget", "flops"), ("flops", "budget")):
+        bare = replace(isodepth_fit, runs=isodepth_fit.runs.drop(columns=[lost, "flops_per_token"]))
+        told = cards(automatic_checks(bare))
+        assert told["curvature"].warns, known
+        assert "24 of 24 cells" in told["curvature"].reading
+        assert not [card.name for card in told.values() if "6 N D" in card.reading]
+
+
+def test_where_the_other_structures_are_is_said(isodepth_fit, found, monkeypatch):
+    told = cards(found.cards)["within-between"].advice
+    assert "default model" in told  # a coupled law is told where to look
+    monkeypatch.setattr("bayeslaw.checks.within.advice", lambda structure, otherwise: otherwise)
+    assert "run `bayeslaw check` with --structures on" in cards(automatic_checks(isodepth_fit))["within-between"].advice
+    rows = rows_of([0.46, 0.60])
+    monkeypatch.setattr(structures, "refits", lambda fit, *, progress: rows)
+    whole = cards(criticise(isodepth_fit).cards)["within-between"].advice
+    assert whole.endswith("see the answer under each structure")
+
+
+def test_groups_that_only_the_prior_tells_apart_stay_groups(isodepth_fit):
+    carried = replace(check(isodepth_fit), not_identified=("phi",), confounded=("alpha, beta", "B, beta"))
+    told = cards(unsampled_checks(isodepth_fit, carried))["prior"].reading
+    assert told == "the prior carries phi; only the prior tells apart the members of (alpha, beta) and of (B, beta)"
 
 
 @pytest.mark.slow

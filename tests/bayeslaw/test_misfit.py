@@ -82,6 +82,7 @@ def test_the_additive_laws_misfit_is_found(additive):
     ratio = additive["optimum"].arrays["ratio"]
     assert ratio.min() == pytest.approx(1.06, abs=0.03)
     assert ratio.max() == pytest.approx(1.50, abs=0.04)
+    assert "the slope of measured loss over size, all cells together, is" in additive["optimum"].reading
     assert "default model" in additive["curvature"].advice
 
 

@@ -1,17 +1,19 @@
 """Recipes against a baseline: matched runs, phi and g(r) by structure, loss at one budget; planted truths are found."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from bayeslaw import load_runs
-from bayeslaw.compare.matched import clustered_mean, matched_gain, matched_pairs
-from bayeslaw.compare.recipes import compare_recipes
-from bayeslaw.compare.verdicts import side_of
+from bayeslaw.compare.matched import Estimate, MatchedGain, clustered_mean, matched_gain, matched_pairs
+from bayeslaw.compare.recipes import RecipeComparison, Under, compare_recipes
+from bayeslaw.compare.verdicts import matched_sentence, phi_sentence, side_of
 from bayeslaw.compare.versus import beats, standings
-from bayeslaw.errors import UsageError
+from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.fit import fit
 from bayeslaw.frontier import optimum, size_axis
 from bayeslaw.laws import make_law
@@ -201,6 +203,59 @@ def test_what_a_table_lacks_is_left_out_with_its_reason(planted):
         compare_recipes(load_runs("isodepth"))
     with pytest.raises(UsageError, match="budget"):
         compare_recipes(table, flops=-1.0)
+
+
+def gain(matching, mean, trend):
+    """Matched runs with a difference that changes with compute."""
+    one = Estimate(mean=mean, se=0.001, q05=mean, q95=mean, p_lower=float(mean < 0), pairs=9, cells=9)
+    step = replace(one, mean=trend, p_lower=float(trend < 0))
+    return MatchedGain(
+        recipe="mine", anchor="baseline", matching=matching, overall=one, trend=step, tokens_ratio=1.0,
+        by_recurrences={}, unmatched=0,
+    )  # fmt: skip
+
+
+def test_each_matching_has_a_trend_of_its_own():
+    budget, tokens = matched_sentence([gain("budget", -0.02, 0.0102), gain("tokens", 0.0225, 0.0035)]).split("; ")[:2]
+    assert "training FLOPs, a difference that shrinks by 0.0102 with each step of compute (a factor 2.15)" in budget
+    assert tokens.endswith("for the same tokens, a difference that grows by 0.0035 with each step of compute")
+
+
+def test_where_g_flips_too_only_matched_losses_rank():
+    flips = side_of({"a": {"mean": 0.1, "p_gt_0": 1.0}, "b": {"mean": -0.1, "p_gt_0": 0.0}})
+    firm = side_of({"a": {"mean": 0.1, "p_gt_0": 1.0}, "b": {"mean": 0.1, "p_gt_0": 1.0}})
+    gains = [gain("budget", -0.02, 0.01)]
+    said = phi_sentence("mine", "baseline", flips, {"2": firm, "4": flips}, gains, [])
+    assert "rank by the loss of matched runs only, since g(r) at r = 4 hangs" in said
+    assert "by g(r) first" not in said
+    assert "rank by them and by g(r) first" in phi_sentence("mine", "baseline", flips, {"2": firm}, gains, [])
+
+
+def test_structures_that_did_not_converge_count_neither_way():
+    def under(name, mean, converged):
+        told = {"mean": mean, "q05": mean, "q95": mean}
+        return Under(structure=name, cells=False, converged=converged, phi={"baseline": told})
+
+    found = RecipeComparison(
+        anchor="baseline", recipes=(), matched=(), standings={}, trained_to={}, notes=(),
+        structures=(under("a", 0.4, True), under("b", 0.5, True), under("astray", 0.9, False)),
+    )  # fmt: skip
+    assert found.sentences[0] == "phi of baseline itself goes from 0.40 (a) to 0.50 (b) by structure."
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda own: own.assign(backprop_recurrences=np.nan), "no backprop_recurrences for 2 of 3 runs, those of mine"),
+        (lambda own: own.assign(shared_layers=8), "differ in recurrences x shared_layers 16 and 32"),
+    ],
+)
+def test_what_keeps_runs_from_being_one_family_is_named(change, words):
+    runs = load_runs("isodepth").runs
+    plain, own = runs[runs["recurrences"] == 1][:1], runs[runs["recurrences"] == 4][:2].assign(recipe="mine")
+    fitted = SimpleNamespace(runs=pd.concat([plain, change(own)]), choose_recipe=lambda recipe: "mine")
+    with pytest.raises(DecisionError, match=words):
+        family_of(fitted)
 
 
 def test_sides_by_structure():

@@ -62,9 +62,19 @@ def test_json_and_the_folder(capsys, tmp_path):
 def test_table(capsys):
     assert run([*DESIGN, "--simulations", "400"]) == 0
     printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines()[:-2])) <= 80
+    assert max(map(len, printed.splitlines())) <= 80
     for text in ("truths held by", "deviation_spread", "allowed", "All 5 quantities are calibrated"):
         assert text in printed
+
+
+@pytest.mark.usefixtures("instant")
+def test_few_simulations_do_not_say_calibrated(capsys, tmp_path):
+    assert run([*DESIGN, "--simulations", "20", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "calibration.html").read_text()
+    for told in (" ".join(capsys.readouterr().out.split()), page):
+        assert "None of 5 quantities was shown to be off" in told
+        assert "quantities are calibrated" not in told
+    assert "hold the truth as often as they say" not in page
 
 
 def test_a_posterior_that_is_too_narrow_exits_3(capsys, monkeypatch, tmp_path):
@@ -72,7 +82,7 @@ def test_a_posterior_that_is_too_narrow_exits_3(capsys, monkeypatch, tmp_path):
     assert run([*DESIGN, "--simulations", "400", "--out", str(tmp_path)]) == 3
     printed = capsys.readouterr().out
     assert "off: 50 %, 80 %, 90 %, ranks" in printed
-    assert "Not calibrated in 400 simulations: phi (50 %, 80 %, 90 %, ranks)" in printed
+    assert "Not calibrated in 400 simulations: phi (50 %, 80 %, 90 %, ranks)" in " ".join(printed.split())
     assert "Not calibrated in 400 simulations" in (tmp_path / "calibration.html").read_text()
 
 
@@ -85,7 +95,7 @@ def test_an_interrupted_calibration_goes_on(capsys, monkeypatch, tmp_path):
     command = [*DESIGN, "--simulations", "20", "--out", str(tmp_path)]
     monkeypatch.setattr(Calibration, "simulate", interrupted)
     assert run(command) == 130
-    assert "what was finished is kept" in capsys.readouterr().err
+    assert "finished runs and simulations are kept" in capsys.readouterr().err
     assert len((tmp_path / "simulations.jsonl").read_text().splitlines()) == 4
     monkeypatch.setattr(Calibration, "simulate", simulated)
     assert run(command) == 0

@@ -63,3 +63,30 @@ def test_the_page_is_written(isodepth_file, tmp_path, capsys):
     assert run(["check", str(isodepth_file), "--structures", "off", "--out", str(out)]) == 0
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert f"wrote {out}" in capsys.readouterr().err
+
+
+def test_a_page_takes_the_place_of_no_other_file_and_is_tried_first(isodepth_file, tmp_path, capsys, monkeypatch):
+    def never(*arguments, **settings):
+        raise AssertionError("work was done before the refusal")
+
+    monkeypatch.setattr("bayeslaw.checks.criticism.criticise", never)
+    notes = tmp_path / "notes.html"
+    notes.write_text("my notes")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "file").write_text("x")
+    for out, code, told in (
+        (notes, 2, "is no HTML page"),
+        (tmp_path / "runs.csv", 2, "a name such as page.html"),
+        (tmp_path / "folder.html", 1, "it is a folder"),
+        (tmp_path / "file" / "check.html", 1, "cannot write"),
+    ):
+        assert run(["check", str(isodepth_file), "--out", str(out)]) == code
+        assert told in capsys.readouterr().err
+    assert notes.read_text() == "my notes"
+
+
+def test_an_older_page_is_replaced(isodepth_file, tmp_path):
+    out = tmp_path / "check.html"
+    out.write_text("<!doctype html>\nold")
+    assert run(["check", str(isodepth_file), "--structures", "off", "--out", str(out)]) == 0
+    assert "old" not in out.read_text(encoding="utf-8")[:200]

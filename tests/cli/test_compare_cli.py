@@ -10,6 +10,7 @@ import pytest
 from bayeslaw import load_runs
 from bayeslaw.cli import run
 from bayeslaw.cli.compare import show
+from bayeslaw.version import __version__
 
 SCRIPT = "</script><script>alert(1)</script>"
 PLAIN = ["recurrences", "n_once", "n_shared", "n_injection", "tokens", "loss"]
@@ -46,6 +47,14 @@ def test_json_page_and_progress(tmp_path, capsys):
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
     assert "default is preferred" in html
+    for text in (
+        "How this was made",
+        "bayeslaw compare isodepth --laws additive --where",
+        "--seed 0",
+        answer["data_hash"],
+        __version__,
+    ):
+        assert text in html
 
 
 def test_tables_fit_a_terminal(found, capsys):
@@ -123,6 +132,10 @@ def test_the_page_is_whole_and_harmless(found, recipes):
     assert list(cards["recurrence-3"].figure.data[0].x) == [0.2]
     assert [cards[name].takeaway for name in list(cards)[:3]] == list(recipes.sentences)[:3]
     assert {name: card.failure for name, card in cards.items()} == dict.fromkeys(cards)
+    head = html.split("<nav")[0]
+    assert head.count('<p class="finding">') <= 4
+    assert "Preferred: " in head
+    assert "itself goes from" not in head
     for name in ("loo", "forward", "groups"):
         card = cards[name]
         assert {row[0] for row in card.table.rows} == set(found.names)
@@ -200,6 +213,21 @@ def test_what_cannot_be_meant(flags, words, capsys):
     assert "sampling" not in caught.err
     for word in words:
         assert word in caught.err
+
+
+def test_help_names_every_group_that_is_allowed(capsys, found, monkeypatch):
+    assert run(["compare", "--help"]) == 0
+    helped = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    asked = []
+    monkeypatch.setattr(
+        "bayeslaw.compare.models.compare_models", lambda *_, leave, **__: asked.append(tuple(leave)) or found
+    )
+    assert run(["compare", "isodepth", "--leave", "row"]) == 2
+    assert "cell, budget, both, or none" in capsys.readouterr().err
+    assert "budget, both, or none" in helped
+    for leave, groups in (("both", ("cell", "budget")), ("none", ()), ("cell,budget", ("cell", "budget"))):
+        assert run(["compare", "isodepth", "--leave", leave, "--json"]) == 0
+        assert asked[-1] == groups
 
 
 def test_recipes_without_a_baseline_are_said(found, monkeypatch, tmp_path, capsys):

@@ -10,6 +10,7 @@ import pytest
 from bayeslaw.checks.cards import CheckCard
 from bayeslaw.checks.criticism import criticise
 from bayeslaw.checks.structures import Row, structures_card
+from bayeslaw.version import __version__
 from reports import checks
 from reports.build import make_report
 from reports.criticism import make_cards, write_criticism
@@ -50,6 +51,17 @@ def test_warnings_stand_first_and_what_cannot_be_asked_last(found):
     assert made[0].takeaway.startswith("Warning.")
     assert made[-1].takeaway.startswith("Not asked of this fit")
     assert all(card.failure is None for card in made)
+
+
+def test_only_what_is_drawn_has_a_caption(found):
+    for card in make_cards(found):
+        assert bool(card.how_to_read) == (card.figure is not None), card.name
+
+
+def test_the_page_ends_with_how_it_was_made(isodepth_fit, html):
+    made = html[html.index('id="made"') :]
+    for told in (isodepth_fit.attrs["data_hash"], __version__, "none (--structures off)", "116 fitted"):
+        assert told in made
 
 
 def test_a_check_that_failed_is_shown_as_failed(found):
