@@ -7,7 +7,8 @@ benchmarks/results/default_model.json. The rule, fixed before any run beyond the
    intervals must cover at least .86 of the runs from each origin, and its log density must not be distinguishably worse
    than the best calibrated model's (over two standard errors, differences summed by cell: runs of a cell err together).
 2. Of these, those stay whose PSIS-LOO is not distinguishably worse than the best one's.
-3. Of these the one with the fewest unknowns is the default.
+3. Of these the simplest is the default, by the count that `bayeslaw compare` goes by (deviations are borne by their
+   spread, so they count as one; the drift counts as two), of equally simple ones the better by LOO.
 
 Afterwards the choice is held against what it was not made by: the public package simple-scaling-laws on the split of
 the four lower budgets (in an environment of its own that is made and thrown away), the published minima of the 24
@@ -62,6 +63,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 def measured(settings: Mapping[str, Any], table, cells) -> dict[str, Any]:
     """Forward chaining from every origin, LOO and size of one model."""
     from bayeslaw import ranking
+    from bayeslaw.compare.models import complexity
     from bayeslaw.fit import fit
     from bayeslaw.holdout import Candidate
     from bayeslaw.spec import Spec
@@ -73,7 +75,7 @@ def measured(settings: Mapping[str, Any], table, cells) -> dict[str, Any]:
         by_cell.append(np.bincount(np.unique(cells[held], return_inverse=True)[1], weights=forecast.log_density))
     whole = fit(table, **settings)
     return {
-        "unknowns": candidate.structure.size + 2 * settings.get("drift", False),
+        "complexity": complexity(candidate.structure) + 2 * settings.get("drift", False),
         "origins": origins,
         "by_cell": np.concatenate(by_cell),
         "loo": ranking.loo(whole.data["log_likelihood"].to_dataset()),
@@ -103,9 +105,9 @@ def choose(found: dict[str, dict[str, Any]]) -> tuple[str, dict[str, dict[str, A
             "forecasts_as_well": name in calibrated and -gap <= DISTINGUISHED * se,
         }  # fmt: skip
     left = [name for name in found if verdict[name]["forecasts_as_well"]]
-    ranking = rank({name: found[name]["loo"] for name in left}, {name: found[name]["unknowns"] for name in left})
+    ranking = rank({name: found[name]["loo"] for name in left}, {name: found[name]["complexity"] for name in left})
     everyone = rank(
-        {name: row["loo"] for name, row in found.items()}, {name: row["unknowns"] for name, row in found.items()}
+        {name: row["loo"] for name, row in found.items()}, {name: row["complexity"] for name, row in found.items()}
     )
     for name in found:
         row = everyone.table.loc[name]
@@ -218,7 +220,7 @@ def main() -> None:
         "chosen": chosen,
         "is_the_default": Spec.of(**CANDIDATES[chosen]) == Spec.of(**DEFAULT_MODEL),
         "candidates": {
-            name: {"unknowns": row["unknowns"], "origins": row["origins"], **verdict[name]}
+            name: {"complexity": row["complexity"], "origins": row["origins"], **verdict[name]}
             for name, row in found.items()
         },
         "public": {} if arguments.no_public else public_fitter(table, level < 4),
