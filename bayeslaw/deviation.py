@@ -3,16 +3,22 @@
 log g(r) = log g_map(r) + u(r). u is what the runs of one r are worth beside the map's curve: a free number at each
 trained r, linear in log r between them from u(1) = 0, and constant beyond the last. The numbers share a normal prior
 whose spread is learnt, so a map that fits keeps its tight interval, and one that does not is not believed too much.
+
+An r that no run trained has a deviation of its own too, which nobody measured: `fresh` draws it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bayeslaw.maps import RecurrenceMap, knots_of, reaches_of, slopes_of
+
+Array = NDArray[np.float64]
 
 PREFIX = "deviation_"
 
@@ -71,11 +77,21 @@ class Deviating(RecurrenceMap):
         own, deviations = self._parted(values)
         # Without parameters a map needs numbers alone, and numpy for them.
         total = self.map.log_worth(r, own, xp=xp) if own else self.map.log_worth(r, own)
-        knots = knots_of(self.levels)
-        pieces = zip(slopes_of(knots, deviations), reaches_of(knots, r, xp=np, open_end=False), strict=False)
-        for slope, reach in pieces:
+        for slope, reach in self._pieces(r, deviations):
             total = total + slope * reach
         return total
+
+    def interpolated(self, r: Any, deviations: Any) -> Any:
+        """u(r) of deviations at the levels, numpy."""
+        return sum((slope * reach for slope, reach in self._pieces(r, deviations)), 0.0)
+
+    def knows(self, r: float) -> bool:
+        """Whether r has a deviation of its own: it is a level, or 1, where there is nothing to deviate."""
+        return r == 1 or f"{r:g}" in {f"{level:g}" for level in self.levels}
+
+    def with_level(self, r: float) -> Deviating:
+        """The same map with a deviation for one more r."""
+        return replace(self, levels=tuple(sorted((*self.levels, float(r)))))
 
     def gradient(self, r: Any, values: Any) -> list[Any]:
         """The map's, then each deviation's share of u(r)."""
@@ -117,7 +133,32 @@ class Deviating(RecurrenceMap):
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return np.where(np.less(worth, 1), np.nan, np.where(beyond.any(axis=0), np.exp(high), np.inf))
 
+    def _pieces(self, r: Any, deviations: Any) -> Iterator[tuple[Any, Any]]:
+        """Slope of u in each piece of log r, and how far r reaches into it."""
+        knots = knots_of(self.levels)
+        return zip(slopes_of(knots, deviations), reaches_of(knots, r, xp=np, open_end=False), strict=False)
+
     def _parted(self, values: Any) -> tuple[list[Any], list[Any]]:
         """The map's own values, and the deviations."""
         count = len(self.map.parameters)
         return list(values[:count]), list(values[count:])
+
+
+def fresh(known: Deviating, r: float, deviations: list[Array], spread: Array, recipe: str) -> Array:
+    """Deviation of an r that no run trained, for every draw, shape (sample,): u(r) and a draw around it.
+
+    Drawn anew for each r and recipe, but always the same.
+
+    Parameters
+    ----------
+    known : Deviating
+    r : float
+    deviations : list of ndarray, shape (sample,)
+        At the levels.
+    spread : ndarray, shape (sample,)
+        Their standard deviation.
+    recipe : str
+    """
+    rng = np.random.default_rng([round(1e6 * r), *recipe.encode()])
+    values: Array = known.interpolated(r, deviations) + spread * rng.standard_normal(spread.shape)
+    return values

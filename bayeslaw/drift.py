@@ -7,7 +7,11 @@ own. s and s_r are normal around 0; their standard deviations come from rolling 
 the lowest budgets alone, once for each number of them, its forecasts of the higher ones are held against what was
 measured, and what its own uncertainty does not explain is the drift. A table with too few budgets leaves the prior.
 
-The drift never touches the fit: it widens what is said of budgets that nobody trained.
+The same holds of other ways out of the trained runs: to budgets below the smallest, and to more or fewer tokens per
+parameter than were tried. Nothing in a grid says how fast the law goes wrong there, so each of these directions has
+slopes of its own, of the same standard deviations.
+
+The drift never touches the fit: it widens what is said of what nobody trained.
 """
 
 from __future__ import annotations
@@ -24,6 +28,11 @@ from bayeslaw.priors import Prior, Priors
 from bayeslaw.schema import STEP
 
 Array = NDArray[np.float64]
+
+ABOVE = "compute above"
+BELOW = "compute below"
+DIRECTIONS = (ABOVE, BELOW, "tokens per parameter above", "tokens per parameter below")
+"""Ways out of the trained runs. The slope of the first is learnt, the others are of its size."""
 
 GRID = 41
 """Points of the grid of standard deviations on each axis."""
@@ -117,8 +126,8 @@ def draw_drift(
     )
 
 
-def drifted(drift: xr.Dataset, edge: float, recurrences: float, flops: float) -> Array:
-    """How far log loss may be off the law, for every draw, shape (sample,).
+def drifted(drift: xr.Dataset, edge: float, recurrences: float, flops: float | Array) -> Array:
+    """How far log loss may be off the law beyond the largest trained budget, for every draw, shape (sample,).
 
     0 up to the edge. An r that was not trained has a slope of its own, drawn anew but always the same.
 
@@ -129,18 +138,45 @@ def drifted(drift: xr.Dataset, edge: float, recurrences: float, flops: float) ->
     edge : float
         Largest trained budget, FLOPs.
     recurrences : float
-    flops : float
+    flops : float or ndarray, shape (sample,)
         Training FLOPs.
     """
-    shared, scale_each = drift["shared"].values.ravel(), drift["scale_each"].values.ravel()
-    if flops <= edge:
-        return np.zeros(shared.shape)
-    if recurrences in drift["recurrences"]:
-        own = drift["each"].sel(recurrences=recurrences).values.ravel()
+    _, above = steps_beyond(flops, 0.0, edge)
+    shift: Array = above * slope_of(drift, ABOVE, recurrences)
+    return shift
+
+
+def slope_of(drift: xr.Dataset, direction: str, recurrences: float) -> Array:
+    """How far log loss goes off the law for each step in a direction, for every draw, shape (sample,).
+
+    Parameters
+    ----------
+    drift : xarray.Dataset
+        As `draw_drift` gives it.
+    direction : str
+        One of `DIRECTIONS`.
+    recurrences : float
+    """
+    scale, scale_each = (drift[name].values.ravel() for name in ("scale", "scale_each"))
+    if direction == ABOVE:
+        shared = drift["shared"].values.ravel()
+        if recurrences in drift["recurrences"]:
+            own = drift["each"].sel(recurrences=recurrences).values.ravel()
+        else:
+            own = scale_each * np.random.default_rng(int(1e6 * recurrences)).standard_normal(shared.shape)
     else:
-        own = scale_each * np.random.default_rng(int(1e6 * recurrences)).standard_normal(shared.shape)
-    steps = np.log(flops / edge) / np.log(STEP)
-    return steps * (shared + own)  # type: ignore[no-any-return]
+        name = list(direction.encode())
+        shared = scale * np.random.default_rng(name).standard_normal(scale.shape)
+        own = scale_each * np.random.default_rng([*name, round(1e6 * recurrences)]).standard_normal(scale.shape)
+    slope: Array = shared + own
+    return slope
+
+
+def steps_beyond(value: float | Array, low: float, high: float) -> tuple[Array, Array]:
+    """Steps of `bayeslaw.schema.STEP` that a value lies below ``low``, and above ``high``; 0 for neither."""
+    with np.errstate(divide="ignore"):
+        below, above = np.log(low / np.asarray(value)), np.log(np.asarray(value) / high)
+    return np.maximum(below / np.log(STEP), 0.0), np.maximum(above / np.log(STEP), 0.0)
 
 
 def _grid(prior: Prior) -> Array:

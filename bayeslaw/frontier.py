@@ -1,54 +1,34 @@
-"""The compute-optimal frontier: for a budget and r, the size and tokens of least loss, draw by draw."""
+"""The compute-optimal frontier: along budget lines the size and tokens of least loss, draw by draw."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bayeslaw.architecture import WIDTH_UNIT
-from bayeslaw.errors import DecisionError
-from bayeslaw.family import Family
 from bayeslaw.laws import Law
-from bayeslaw.predict import law_loss
+from bayeslaw.lines import NOTHING, Limit, Line, budget_line
+from bayeslaw.posterior import Fit
+from bayeslaw.sizes import Sizes, along
+from bayeslaw.stationary import minimise
 
 Array = NDArray[np.float64]
 
-GRID = 400
-"""Sizes tried along a budget line, evenly on a log scale; a parabola through the best three refines them."""
+AT_END = 1e-6
+"""A size this near to an end of its line, by its logarithm, is that end."""
 
-PLAIN_SIZES = (1e4, 1e13)
-"""Range of N along a 6 N D budget line, parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeAxis:
-    """Models of one r by size: what a budget line runs over.
-
-    Parameters
-    ----------
-    size : ndarray, shape (size,)
-        d_model, or N for the 6 N D rule; ascending.
-    n_once, n_rec, n_unique : ndarray, shape (size,)
-        Parameters, the injection counted by the fit's convention.
-    flops_per_token : ndarray, shape (size,)
-    has_width : bool
-        Whether ``size`` is a width.
-    """
-
-    size: Array
-    n_once: Array
-    n_rec: Array
-    n_unique: Array
-    flops_per_token: Array
-    has_width: bool
+FEW = 20_000
+"""Optima that one thread finds sooner than several are started."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Optimum:
-    """The optimum of one budget and r for every posterior draw, each array of shape (sample,).
+    """The optimum of one line for every posterior draw, each array of shape (sample,).
 
     Parameters
     ----------
@@ -56,88 +36,141 @@ class Optimum:
         s = d_model / 64; None under the 6 N D rule.
     n_unique, tokens, loss : ndarray
         N* in parameters, D* in tokens, L* in nats per token.
-    at_edge : float
-        Share of draws whose optimum lies at the smallest or largest size possible.
+    flops : ndarray
+        Training FLOPs spent.
+    at_smallest, at_largest : float
+        Share of draws whose optimum is the smallest or the largest size that the line has.
     """
 
     width_scale: Array | None
     n_unique: Array
     tokens: Array
     loss: Array
-    at_edge: float
+    flops: Array
+    at_smallest: float
+    at_largest: float
+
+    @property
+    def at_edge(self) -> float:
+        """Share of draws whose optimum is an end of the line."""
+        return self.at_smallest + self.at_largest
 
 
-def size_axis(
-    family: Family, flops: float, recurrences: float, *, injection_in: str, trained: Iterable[float] = ()
-) -> SizeAxis:
-    """Members of the family from one width step up to the width whose single step spends the budget.
+def flops_limit(sizes: Sizes, flops: float, *, generated: float = 0.0) -> Limit:
+    """A training budget, of which tokens to be generated later take their share.
 
-    ``injection_in`` and ``trained`` as `bayeslaw.family.Family.split` takes them.
+    Parameters
+    ----------
+    sizes : Sizes
+    flops : float
+        FLOPs for training and, where tokens are generated, for these.
+    generated : float
+        Tokens that the model will generate over its life, each priced at a full context.
     """
-    smallest = float(family.width_step)
-    least = family.architecture(smallest, recurrences).flops_per_token * family.batch_tokens
-    if flops < least:
-        raise DecisionError(
-            f"a budget of {flops:.3g} FLOPs trains no member of the family {family.name} with r = {recurrences:g}",
-            allowed=f"{least:.3g} FLOPs or more (width {smallest:g}, one step of {family.batch_tokens} tokens)",
-        )
-    largest = smallest
-    while family.architecture(2 * largest, recurrences).flops_per_token * family.batch_tokens <= flops:
-        largest *= 2
-    widths = np.geomspace(smallest, 2 * largest, GRID)
-    members = [family.architecture(d, recurrences) for d in widths]
-    parts = [family.split(d, recurrences, injection_in=injection_in, trained=trained) for d in widths]
-    n_once, n_rec = np.array(parts).T
-    return SizeAxis(
-        size=widths,
-        n_once=n_once,
-        n_rec=n_rec,
-        n_unique=np.array([member.n_unique for member in members], dtype=float),
-        flops_per_token=np.array([member.flops_per_token for member in members], dtype=float),
-        has_width=True,
-    )
+    fixed = generated * sizes.inference_flops if generated else NOTHING
+    # A budget is aimed at to the nearest optimiser step, as every run of a grid is.
+    return Limit(
+        name="budget", amount=flops, unit="FLOPs", cost=sizes.flops_per_token, fixed=fixed, whole=False
+    )  # fmt: skip
 
 
-def plain_axis() -> SizeAxis:
-    """Models that run all N parameters once, at 6 N FLOPs per token (r = 1)."""
-    n = np.geomspace(*PLAIN_SIZES, 2 * GRID)
-    return SizeAxis(size=n, n_once=n, n_rec=np.zeros_like(n), n_unique=n, flops_per_token=6 * n, has_width=False)
-
-
-def optimum(law: Law, draws: dict[str, Array], axis: SizeAxis, *, flops: float, recurrences: float) -> Optimum:
-    """Minimise the law along a budget line for every draw.
+def optima(
+    law: Law, draws: Mapping[str, Array], sizes: Sizes, lines: Sequence[Line], *, recurrences: float
+) -> tuple[Array, Array, Array]:
+    """Minimise the law along budget lines for every draw.
 
     Parameters
     ----------
     law : Law
-    draws : dict
-        As `Fit.draws` gives them.
-    axis : SizeAxis
-    flops : float
-        Training budget C, FLOPs; D = C / F(size).
+    draws : mapping
+        As `Fit.draws` gives them, each of shape (sample,).
+    sizes : Sizes
+    lines : sequence of Line
+        Best in ascending order of what they allow: each search starts where the one before ended.
     recurrences : float
         r.
+
+    Returns
+    -------
+    size, tokens, loss : ndarray, shape (sample, line)
+        The size is what ``sizes`` has; the loss is the law's, in nats per token.
     """
-    losses = law_loss(law, draws, axis.n_once, axis.n_rec, recurrences, flops / axis.flops_per_token)
-    best = losses.argmin(axis=1)
-    inner = np.clip(best, 1, len(axis.size) - 2)
-    rows = np.arange(len(losses))
-    left, middle, right = (losses[rows, inner + step] for step in (-1, 0, 1))
-    curvature = left - 2 * middle + right
-    # Past the edge of the axis the parabola is not followed: the optimum is then the edge itself.
-    shift = np.clip(0.5 * (left - right) / np.where(curvature > 0, curvature, np.inf), -1, 1)
-    edge = best != inner
-    position = np.where(edge, best, inner + shift)
-    loss = np.where(edge, losses[rows, best], middle - 0.25 * (left - right) * shift)
+    count = len(draws["E"])
+    with np.errstate(divide="ignore"):
+        columns = [np.log(draws["A"]), draws["alpha"], np.log(draws["B"]), draws["beta"], draws["E"]]
+    rows = np.column_stack([*columns, draws["k"] if law.coupled else np.ones(count)])
+    worth = np.empty(count)
+    worth[:] = law.map.worth(recurrences, law.map_values(draws))
+    limits = [line.limits[active] for line in lines for active in line.active]
+    arguments = (
+        law.map.once(sizes.n_once, recurrences), sizes.n_rec,
+        np.cumsum([0, *(len(line.active) for line in lines)]),
+        np.concatenate([line.edges[:-1] for line in lines]), np.concatenate([line.edges[1:] for line in lines]),
+        np.array([limit.amount for limit in limits]), np.array([limit.cost for limit in limits]),
+        np.array([limit.fixed for limit in limits]),
+    )  # fmt: skip
+    found = np.empty((3, count, len(lines)))
+    parts = np.array_split(np.arange(count), (os.cpu_count() or 1) if count * len(lines) > FEW else 1)
 
-    def along(values: Array) -> Array:
-        interpolated: Array = np.exp(np.interp(position, np.arange(len(values)), np.log(values)))
-        return interpolated
+    def run(part: NDArray[np.int64]) -> None:
+        chunk = slice(part[0], part[-1] + 1)
+        minimise(rows[chunk], worth[chunk], *arguments, *found[:, chunk])
 
+    if len(parts) == 1:
+        run(parts[0])
+    else:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            list(pool.map(run, (part for part in parts if len(part))))
+    size, tokens, loss = found
+    return size, tokens, loss
+
+
+def optimum(
+    law: Law,
+    draws: Mapping[str, Array],
+    sizes: Sizes,
+    line: Line | None = None,
+    *,
+    flops: float | None = None,
+    recurrences: float,
+) -> Optimum:
+    """The optimum of one line, or of one training budget alone.
+
+    Parameters
+    ----------
+    law, draws, sizes, recurrences
+        As for `optima`.
+    line : Line, optional
+    flops : float, optional
+        Instead of a line: training budget C, FLOPs; D = C / F(size).
+
+    Raises
+    ------
+    DecisionError
+        The budget trains no model of these sizes.
+    """
+    if line is None:
+        assert flops is not None
+        line = budget_line(sizes, [flops_limit(sizes, flops)])
+    size, tokens, loss = (each[:, 0] for each in optima(law, draws, sizes, [line], recurrences=recurrences))
+    return placed(sizes, line, size, tokens, loss)
+
+
+def placed(sizes: Sizes, line: Line, size: Array, tokens: Array, loss: Array) -> Optimum:
+    """The optimum at these sizes of a line, for every draw."""
+    reach = np.log(line.largest / line.smallest)
     return Optimum(
-        width_scale=along(axis.size) / WIDTH_UNIT if axis.has_width else None,
-        n_unique=along(axis.n_unique),
-        tokens=flops / along(axis.flops_per_token),
+        width_scale=size / WIDTH_UNIT if sizes.has_width else None,
+        n_unique=along(sizes.n_unique, size),
+        tokens=tokens,
         loss=loss,
-        at_edge=float(edge.mean()),
+        flops=along(sizes.flops_per_token, size) * tokens,
+        at_smallest=float((np.log(size / line.smallest) < AT_END).mean()),
+        at_largest=float((np.log(line.largest / size) < AT_END).mean()) if reach > AT_END else 0.0,
     )
+
+
+def drifted(fit: Fit, best: Optimum, recurrences: float) -> Optimum:
+    """The optimum with what its draws may be off the law outside the trained runs."""
+    off = fit.drift(recurrences, best.flops, tokens_per_parameter=best.tokens / best.n_unique)
+    return replace(best, loss=best.loss * np.exp(off))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.drift import drifted
-from bayeslaw.errors import FitError, UsageError
+from bayeslaw.deviation import PREFIX, Deviating, fresh
+from bayeslaw.drift import DIRECTIONS, drifted, slope_of, steps_beyond
+from bayeslaw.errors import DecisionError, FitError, UsageError
 from bayeslaw.files import written_whole
 from bayeslaw.laws import Law, make_law
 from bayeslaw.schema import BASELINE, SCHEMA_VERSION
@@ -90,6 +91,8 @@ class Fit:
             Whose parameters; may be left out when the fit has only one.
         recurrences : float
             Of which architecture, where parameters differ by it.
+            An r that was not trained has a deviation of its own, ``deviation_<r>``, where r deviate from the map:
+            drawn around what lies between the trained ones, as they spread, the same at every call; see `law_at`.
         names : iterable of str, optional
             Only these.
 
@@ -97,12 +100,18 @@ class Fit:
         ------
         UsageError
             The recipe, or the architecture, is not in this fit.
+        DecisionError
+            The law says nothing of that r, see `law_at`.
         """
         recipe = self.choose_recipe(recipe)
         posterior = self.posterior
-        names = names or (*self.law.parameters, *(name for name in ERROR_NAMES if name in posterior))
+        law = self.law if names else self.law_at(recurrences)
+        names = list(names or (*law.parameters, *(name for name in ERROR_NAMES if name in posterior)))
         out = {}
         for name in names:
+            if name not in posterior and isinstance(law.map, Deviating) and name == f"{PREFIX}{recurrences:g}":
+                out[name] = self._fresh_deviation(recipe, recurrences)
+                continue
             chosen = posterior[name]
             if "recipe" in chosen.dims:
                 chosen = chosen.sel(recipe=recipe)
@@ -113,20 +122,98 @@ class Fit:
             out[name] = chosen.values.reshape(-1)
         return out
 
-    def drift(self, recurrences: float, flops: float) -> Array:
-        """Draws of how far log loss may be off the law at a budget beyond the largest trained one, shape (sample,).
+    def recipe_at(self, recipe: str, recurrences: float) -> str:
+        """Whose parameters hold at an r: a recipe without runs at r = 1 shares the first recipe's there."""
+        runs = self.runs[self.runs["recurrences"] == 1]
+        return recipe if recurrences != 1 or (runs["recipe"] == recipe).any() else self.recipes[0]
 
-        0 for a fit without drift; see `bayeslaw.drift.drifted`.
+    def law_at(self, recurrences: float) -> Law:
+        """The law for an r: the fitted one, with a deviation more where no run trained that r.
+
+        Raises
+        ------
+        UsageError
+            r is below 1.
+        DecisionError
+            The free map has no exponent for that r: between the trained ones log g is linear in log r, beyond the last
+            one nothing says how it goes on.
+        """
+        if not 1 <= recurrences < np.inf:
+            raise UsageError(f"recurrences = {recurrences:g}", allowed="a finite number, 1 or more")
+        own = self.law.map
+        if own.name == "free" and recurrences > max((1.0, *own.levels)):
+            raise DecisionError(
+                f"r = {recurrences:g} was never trained, and the free map has an exponent only for each r that was",
+                allowed=f"r up to {max((1.0, *own.levels)):g}",
+                do="fit with another map, such as --map power, which goes on beyond the largest r",
+            )
+        if isinstance(own, Deviating) and not own.knows(recurrences):
+            return replace(self.law, map=own.with_level(recurrences))
+        return self.law
+
+    def drift(
+        self, recurrences: float, flops: float | Array, tokens_per_parameter: float | Array | None = None
+    ) -> Array:
+        """Draws of how far log loss may be off the law outside the trained runs, shape (sample,).
+
+        0 inside them, and for a fit without drift; see `bayeslaw.drift`.
 
         Parameters
         ----------
         recurrences : float
-        flops : float
+        flops : float or ndarray, shape (sample,)
             Training FLOPs.
+        tokens_per_parameter : float or ndarray, shape (sample,), optional
+            D / n_unique; without it only the budget counts. The trained range is that of the runs of this r, or of all
+            where there are none.
         """
-        if "drift" not in self.data.children:
+        if self._drift is None:
             return np.zeros(self.posterior.sizes["chain"] * self.posterior.sizes["draw"])
-        return drifted(self.data["drift"].to_dataset(), self.attrs["drift"]["edge"], recurrences, flops)
+        data, edge = self._drift
+        total = drifted(data, edge, recurrences, flops)
+        beyond = [steps_beyond(flops, self.range_of("flops")[0], np.inf)[0]]
+        if tokens_per_parameter is not None:
+            low, high = self.range_of("tokens_per_parameter", recurrences)
+            beyond += reversed(steps_beyond(tokens_per_parameter, low, high))
+        for direction, steps in zip(DIRECTIONS[1:], beyond, strict=False):
+            if np.any(steps > 0):
+                total = total + steps * slope_of(data, direction, recurrences)
+        return total
+
+    def range_of(self, name: str, recurrences: float | None = None) -> tuple[float, float]:
+        """Least and greatest value that was trained.
+
+        Parameters
+        ----------
+        name : str
+            flops (6 N D where the runs do not say), tokens_per_parameter, n_unique, tokens or recurrences.
+        recurrences : float, optional
+            Of the runs of this r, where there are any; default all runs.
+        """
+        return self._ranges.get((name, recurrences), self._ranges[name, None])
+
+    @cached_property
+    def _ranges(self) -> dict[tuple[str, float | None], tuple[float, float]]:
+        """What `range_of` gives, by name and r."""
+        runs = self.runs[["recurrences", "n_unique", "tokens"]].astype(float)
+        plain = 6 * runs["n_unique"] * runs["tokens"]
+        runs["flops"] = self.runs["flops"].fillna(plain) if "flops" in self.runs else plain
+        runs["tokens_per_parameter"] = runs["tokens"] / runs["n_unique"]
+        each = runs["recurrences"]
+        parts: dict[float | None, pd.DataFrame] = {None: runs}
+        parts |= {float(r): runs[each == r] for r in each.unique()}
+        return {
+            (str(name), r): (float(part[name].min()), float(part[name].max()))
+            for r, part in parts.items()
+            for name in runs
+        }
+
+    @cached_property
+    def _drift(self) -> tuple[xr.Dataset, float] | None:
+        """Draws of the drift, and the largest trained budget."""
+        if "drift" not in self.data.children:
+            return None
+        return self.data["drift"].to_dataset(), float(self.attrs["drift"]["edge"])
 
     def recurrences_of(self, recipe: str) -> tuple[float, ...]:
         """The r that a decision may choose from: the trained ones, of the recipe alone where architectures differ."""
@@ -134,6 +221,15 @@ class Fit:
         if "architecture" in self.posterior.dims:
             runs = runs[(runs["recipe"] == recipe) | (runs["recurrences"] == 1)]
         return tuple(sorted(float(r) for r in runs["recurrences"].unique()))
+
+    def _fresh_deviation(self, recipe: str, recurrences: float) -> Array:
+        """Deviation of an r that no run trained."""
+        known = self.law.map
+        assert isinstance(known, Deviating)
+        spread = f"{PREFIX}spread"
+        found = self.draws(recipe, names=[*(f"{PREFIX}{r:g}" for r in known.levels), spread])
+        scale = found.pop(spread)
+        return fresh(known, recurrences, list(found.values()), scale, recipe)
 
     def _architecture(self, recipe: str, recurrences: float) -> str:
         """The architecture of a recipe and r; the baseline's serves every recipe at r = 1."""

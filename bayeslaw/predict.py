@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,10 @@ from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.family import FAMILIES, FAMILY_COLUMNS, Family, spanned_family, what_differs
 from bayeslaw.laws import Law
 from bayeslaw.likelihood import new_run_errors
+from bayeslaw.outside import Distance, distances, sentences
 from bayeslaw.posterior import Fit
-from bayeslaw.schema import COLUMNS
+from bayeslaw.rivals import OtherLaws, Rival, forecasts, rivals
+from bayeslaw.uncertainty import Parts, explained, parts_of
 
 Array = NDArray[np.float64]
 
@@ -26,6 +27,12 @@ def interval(draws: Array) -> dict[str, float]:
     """Mean and 90 % interval of draws, as every ``--json`` answer gives them."""
     q05, q95 = np.quantile(draws, [0.05, 0.95])
     return {"mean": float(draws.mean()), "q05": float(q05), "q95": float(q95)}
+
+
+def spoken(draws: Array, *, sign: str = "") -> str:
+    """Mean and 90 % interval of losses as a person reads them."""
+    row = interval(draws)
+    return f"{row['mean']:{sign}.4f} nats/token, 90 % {row['q05']:{sign}.4f} to {row['q95']:{sign}.4f}"
 
 
 def law_loss(law: Law, draws: dict[str, Array], n_once: Any, n_rec: Any, recurrences: Any, tokens: Any) -> Array:
@@ -98,14 +105,14 @@ def largest_budget(fit: Fit) -> float:
     return float((6.0 * fit.runs["n_unique"] * fit.runs["tokens"].astype(float)).max())
 
 
-def _outside(fit: Fit, *, recurrences: float, n_unique: float, tokens: float) -> Iterator[str]:
-    """Sentences on what lies outside the fitted runs."""
-    if recurrences not in set(fit.runs["recurrences"]):
-        yield f"r = {recurrences:g} was never trained: an extrapolation of the recurrence map"
-    for name, value in (("n_unique", n_unique), ("tokens", tokens)):
-        low, high = float(fit.runs[name].min()), float(fit.runs[name].max())
-        if not low <= value <= high:
-            yield f"{value:.3g} {COLUMNS[name].unit} lie outside the trained {low:.3g} to {high:.3g}: an extrapolation"
+def width_of(width_scale: float) -> float:
+    """d_model of a width scale; a `UsageError` where there is no such network."""
+    width = width_scale * WIDTH_UNIT
+    if not (1 <= width <= MOST_WIDTH and width == round(width)):
+        raise UsageError(
+            f"--width-scale {width_scale:g} is a width of {width:g}", allowed=f"a whole width of 1 to {MOST_WIDTH}"
+        )
+    return width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,20 +125,32 @@ class Prediction:
     width_scale : float or None
         None for a size that is given in parameters.
     n_unique, tokens : float
+    flops : float
+        Training FLOPs; 6 N D for a size that is given in parameters.
     loss_mean : ndarray, shape (sample,)
-        The law's curve for every draw, with the drift beyond the largest trained budget; nats per token.
+        The law's curve for every draw, with the drift outside the trained runs; nats per token.
     loss : ndarray, shape (sample,)
         A new run's loss for every draw: the curve and the run's own error.
+    parts : Parts
+        What the interval of the loss is made of.
+    laws : OtherLaws
+        What other laws' point fits say. No part of the interval.
+    outside : dict of str to Distance
+        How far the configuration lies outside the trained runs, see `bayeslaw.outside.distances`.
     notes : tuple of str
-        What of the configuration lies outside the trained runs.
+        The same in sentences, and where the other laws all contradict.
     """
 
     recurrences: float
     width_scale: float | None
     n_unique: float
     tokens: float
+    flops: float
     loss_mean: Array
     loss: Array
+    parts: Parts
+    laws: OtherLaws
+    outside: dict[str, Distance]
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,8 +162,31 @@ class Prediction:
             "tokens": self.tokens,
             "loss": interval(self.loss),
             "loss_mean": interval(self.loss_mean),
+            "flops": self.flops,
+            "parts": {**self.parts.as_dict(), "law": self.laws.as_dict()},
+            "outside": {name: one.as_dict() for name, one in self.outside.items()},
             "notes": list(self.notes),
         }
+
+    def __str__(self) -> str:
+        size = "" if self.width_scale is None else f"width {WIDTH_UNIT * self.width_scale:.0f}, "
+        lines = [
+            f"r = {self.recurrences:g}, {size}{self.n_unique:.4g} parameters, {self.tokens:.4g} tokens, "
+            f"{self.flops:.3g} FLOPs"
+        ]
+        for label, draws in (("a new run's loss", self.loss), ("its expectation", self.loss_mean)):
+            lines.append(f"{label}: {spoken(draws)}")
+        lines.append(str(self.parts))
+        if self.laws.range:
+            low, high = self.laws.range
+            lines.append(f"other laws' point fits, no part of the interval: {low:.4f} to {high:.4f}")
+        far = [
+            f"{name.replace('_', ' ')} x {one.factor:.3g} ({one.steps:.1f} steps)"
+            for name, one in self.outside.items()
+            if one.steps
+        ]
+        lines.append(f"outside the trained runs: {', '.join(far) or 'nothing'}")
+        return "\n".join(lines)
 
 
 def predict(
@@ -156,6 +198,7 @@ def predict(
     n_unique: float | None = None,
     recipe: str | None = None,
     family: str | None = None,
+    others: tuple[Rival, ...] | None = None,
 ) -> Prediction:
     """Forecast the loss of one configuration.
 
@@ -172,6 +215,15 @@ def predict(
         Instead of a width: parameters of a model whose parameters all run once (r = 1).
     recipe, family : str, optional
         Whose phi, and which family; see `Fit.choose_recipe` and `family_of`.
+    others : tuple of Rival, optional
+        `bayeslaw.rivals.rivals` of the fit, where they are at hand: they take a second.
+
+    Raises
+    ------
+    UsageError
+        A number or name that there is not, or an architecture that is not in the fit.
+    DecisionError
+        The runs have no architecture, or the law says nothing of that r.
     """
     if not (1 <= tokens < np.inf):
         raise UsageError(f"tokens = {tokens}", allowed="a finite number, 1 or more")
@@ -181,33 +233,54 @@ def predict(
             f"{given} of --width-scale and --n-unique", allowed="one of the two, for the size of the model"
         )
     if width_scale is not None:
-        width = width_scale * WIDTH_UNIT
-        if not (1 <= width <= MOST_WIDTH and width == round(width)):
-            raise UsageError(
-                f"--width-scale {width_scale:g} is a width of {width:g}", allowed=f"a whole width of 1 to {MOST_WIDTH}"
-            )
+        width = width_of(width_scale)
         chosen = family_of(fit, family, recipe=recipe)
         member = chosen.architecture(width, recurrences)
         n_unique, flops_per_token = member.n_unique, member.flops_per_token
-        parts = chosen.split(width, recurrences, **fit.convention)
+        parts, guess = chosen.split(width, recurrences, **fit.convention), np.log(chosen.vocab_size)
     elif recurrences != 1:
         raise UsageError(f"recurrences = {recurrences:g} with --n-unique", allowed="1", do="give --width-scale instead")
     else:
         assert n_unique is not None
         if not (1 <= n_unique < np.inf):
             raise UsageError(f"n_unique = {n_unique}", allowed="a finite number of parameters, 1 or more")
-        parts, flops_per_token = (n_unique, 0.0), 6 * n_unique
-    draws = fit.draws(recipe, recurrences=recurrences)
+        parts, flops_per_token, guess = (n_unique, 0.0), 6 * n_unique, np.inf
+    assert n_unique is not None
+    recipe = fit.recipe_at(fit.choose_recipe(recipe), recurrences)
     flops = flops_per_token * tokens
-    curve = law_loss(fit.law, draws, *parts, recurrences, tokens)[:, 0] * np.exp(fit.drift(recurrences, flops))
-    log_flops = float(np.log(flops / fit.attrs["centre"]["flops"]))
-    error = new_run_errors(draws, fit.spec.outliers, log_flops, np.random.default_rng(fit.spec.seed))
+    draws = fit.draws(recipe, recurrences=recurrences)
+    shift = fit.drift(recurrences, flops, tokens / n_unique)
+    error = _new_error(fit, draws, flops, seed=(recurrences, n_unique, tokens))
+    law = fit.law_at(recurrences)
+    curves = [law_loss(law, each, *parts, recurrences, tokens)[:, 0] for each in (explained(law, draws), draws)]
+    curves.append(curves[-1] * np.exp(shift))
+    curves.append(curves[-1] * np.exp(error))
+    said = forecasts(
+        rivals(fit) if others is None else others, recipe, n_once=parts[0], n_rec=parts[1], recurrences=recurrences,
+        tokens=tokens,
+    )  # fmt: skip
+    outside = distances(fit, recurrences=recurrences, n_unique=n_unique, tokens=tokens, flops=flops)
+    notes = [*sentences(fit, outside, recipe)]
+    if contradiction := said.outside(*np.quantile(curves[-1], [0.05, 0.95])):
+        notes.append(contradiction)
+    if curves[-2].mean() > guess:
+        notes.append(f"guessing a token reaches {guess:.2f} nats: the law does not hold there")
     return Prediction(
         recurrences=recurrences,
         width_scale=width_scale,
         n_unique=float(n_unique),
         tokens=tokens,
-        loss_mean=curve,
-        loss=curve * np.exp(error),
-        notes=tuple(_outside(fit, recurrences=recurrences, n_unique=float(n_unique), tokens=tokens)),
+        flops=float(flops),
+        loss_mean=curves[-2],
+        loss=curves[-1],
+        parts=parts_of(curves),
+        laws=said,
+        outside=outside,
+        notes=tuple(notes),
     )
+
+
+def _new_error(fit: Fit, draws: dict[str, Array], flops: float, *, seed: tuple[float, ...]) -> Array:
+    """Error on log loss of a new run: each configuration has its own, always the same."""
+    rng = np.random.default_rng([fit.spec.seed, *np.array(seed, dtype=float).view(np.uint32).tolist()])
+    return new_run_errors(draws, fit.spec.outliers, float(np.log(flops / fit.attrs["centre"]["flops"])), rng)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayeslaw.maps import RecurrenceMap
 from bayeslaw.posterior import Fit
 
 Array = NDArray[np.float64]
@@ -28,26 +29,26 @@ def worth(fit: Fit, recurrences: Iterable[float] | None = None, recipe: str | No
     -------
     dict of r to ndarray, shape (sample,)
     """
-    return _along(fit, fit.law.map.worth, recurrences, recipe)
+    return _along(fit, lambda own: own.worth, recurrences, recipe)
 
 
 def elasticity(fit: Fit, recurrences: Iterable[float] | None = None, recipe: str | None = None) -> dict[float, Array]:
     """d log g / d log r for every posterior draw, as `worth`: 1 where one more recurrence is worth one more block."""
-    return _along(fit, fit.law.map.elasticity, recurrences, recipe)
+    return _along(fit, lambda own: own.elasticity, recurrences, recipe)
 
 
 def _along(
-    fit: Fit, of: Callable[[float, list[Any]], Any], recurrences: Iterable[float] | None, recipe: str | None
+    fit: Fit, of: Callable[[RecurrenceMap], Callable[..., Any]], recurrences: Iterable[float] | None, recipe: str | None
 ) -> dict[float, Array]:
     if fit.spec.law == "chinchilla":
         return {}
     recipe = fit.choose_recipe(recipe)
     if recurrences is None:
         recurrences = [r for r in fit.recurrences_of(recipe) if r > 1]
-    names = fit.law.map.parameters
     # A map without parameters has no draws of its own to broadcast against.
     zeros = np.zeros(fit.posterior.sizes["chain"] * fit.posterior.sizes["draw"])
-    return {
-        r: of(r, list(fit.draws(recipe, recurrences=r, names=names).values()) if names else []) + zeros
-        for r in recurrences
-    }
+    out = {}
+    for r in recurrences:
+        law = fit.law_at(r)
+        out[r] = of(law.map)(r, law.map_values(fit.draws(recipe, recurrences=r))) + zeros
+    return out

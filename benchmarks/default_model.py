@@ -165,15 +165,16 @@ def public_fitter(table, split) -> dict[str, dict[str, float]]:
 
 def minima(fit) -> dict[str, float]:
     """The law's optimum at every (budget, r) of the grid against the published minimum."""
-    from bayeslaw.frontier import optimum, size_axis
+    from bayeslaw.frontier import optimum
     from bayeslaw.predict import family_of
+    from bayeslaw.sizes import sizes_of
 
     family, ratio, gap = family_of(fit), [], []
     published = pd.read_csv(HERE / "isodepth_minima.csv")
     for row in published.itertuples():
-        axis = size_axis(family, row.budget, row.recurrences, **fit.convention)
+        sizes = sizes_of(family, row.recurrences, **fit.convention)
         best = optimum(
-            fit.law, fit.draws(recurrences=row.recurrences), axis, flops=row.budget, recurrences=row.recurrences
+            fit.law, fit.draws(recurrences=row.recurrences), sizes, flops=row.budget, recurrences=row.recurrences
         )
         ratio.append(np.median(best.n_unique) / row.n_unique_opt)
         gap.append(best.loss.mean() - row.loss_opt)

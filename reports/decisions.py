@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bayeslaw.frontier import SizeAxis, plain_axis, size_axis
 from bayeslaw.predict import family_of, law_loss
+from bayeslaw.sizes import Sizes, along, plain_sizes, size_at, sizes_of
 from reports import figures, text
 from reports.cards import Body, Table
 from reports.drawing import Band, plain
@@ -18,6 +18,9 @@ Array = NDArray[np.float64]
 
 MARGIN = 1.3
 """A curve runs so much past the smallest and largest run of its panel."""
+
+POINTS = 60
+"""Points of a curve."""
 
 REACH = 10.0
 """The frontier is drawn up to so many times the largest trained budget."""
@@ -55,9 +58,9 @@ def frontier(study: Study, recipe: str) -> Body:
     allocations = [study.allocation(study.thinned, recipe, float(budget)) for budget in budgets]
     paths, rows = [], []
     for place, option in enumerate(best.options):
-        found = [allocation.options[place].optimum for allocation in allocations]
         n_unique, tokens = (
-            np.stack([getattr(each, name) for each in found], axis=1) for name in ("n_unique", "tokens")
+            np.stack([getattr(allocation.options[place].located, name) for allocation in allocations], axis=1)
+            for name in ("n_unique", "tokens")
         )
         paths.append(
             figures.Path(
@@ -69,8 +72,8 @@ def frontier(study: Study, recipe: str) -> Body:
         rows.append(
             (
                 f"r = {option.recurrences}",
-                text.quantity_and_range(option.optimum.n_unique),
-                text.quantity_and_range(option.optimum.tokens),
+                text.quantity_and_range(option.located.n_unique),
+                text.quantity_and_range(option.located.tokens),
                 text.mean_and_range(option.optimum.loss, ""),
                 _growth(n_unique, budgets, len(inside)),
                 text.probability(option.probability_best, len(option.optimum.loss)),
@@ -102,14 +105,14 @@ def _panel(
     here = (runs["recurrences"] == r).to_numpy()
     chosen, at = runs[here], level[here]
     n_unique, loss = chosen["n_unique"].to_numpy(dtype=float), chosen["loss"].to_numpy(dtype=float)
-    curves = {}
+    curves, sizes = {}, _sizes(study, recipe, r)
     for place in np.unique(at):
-        axis = _axis(study, recipe, r, float(levels[place]))
         measured = n_unique[at == place]
-        part = (axis.n_unique >= measured.min() / MARGIN) & (axis.n_unique <= measured.max() * MARGIN)
-        affordable = levels[place] / axis.flops_per_token[part]
-        curve = law_loss(study.fit.law, draws, axis.n_once[part], axis.n_rec[part], r, affordable)
-        curves[int(place)] = Band.mean(axis.n_unique[part], curve)
+        shown = np.geomspace(measured.min() / MARGIN, measured.max() * MARGIN, POINTS)
+        size = size_at(sizes.n_unique, shown)
+        affordable = levels[place] / along(sizes.flops_per_token, size)
+        curve = law_loss(study.fit.law, draws, along(sizes.n_once, size), along(sizes.n_rec, size), r, affordable)
+        curves[int(place)] = Band.mean(shown, curve)
     tokens = chosen["tokens"].to_numpy(dtype=float)
     labels = [
         f"{plain(name)}<br>{plain(recipe_name)}<br>{text.quantity(n)} parameters, {text.quantity(d)} "
@@ -121,11 +124,10 @@ def _panel(
     return figures.IsoPanel(recurrences=r, curves=curves, n_unique=n_unique, loss=loss, level=at, labels=labels)
 
 
-def _axis(study: Study, recipe: str, r: int, flops: float) -> SizeAxis:
+def _sizes(study: Study, recipe: str, r: int) -> Sizes:
     if study.flops_rule is not None:
-        return plain_axis()
-    family = family_of(study.fit, study.family, recipe=recipe)
-    return size_axis(family, flops, r, **study.fit.convention)
+        return plain_sizes()
+    return sizes_of(family_of(study.fit, study.family, recipe=recipe), r, **study.fit.convention)
 
 
 def _closeness(study: Study, recipe: str) -> str:

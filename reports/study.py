@@ -10,12 +10,14 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.allocate import FLOPS_RULES, Allocation, allocate
+from bayeslaw.allocate import Allocation, allocate
 from bayeslaw.diagnostics import CheckResult, check
 from bayeslaw.errors import UsageError
 from bayeslaw.family import FAMILIES
 from bayeslaw.inputs import Inputs, inputs_of
 from bayeslaw.laws import CORE
+from bayeslaw.location import Location, location_of
+from bayeslaw.options import FLOPS_RULES
 from bayeslaw.posterior import Fit
 from bayeslaw.schema import BASELINE
 from reports.recurrences import Worth, factors_of, worths
@@ -118,8 +120,14 @@ class Study:
         # Where each architecture has a law of its own, there are no others to choose from.
         known = whole_recurrences(self.runs_of(recipe)) if "architecture" in self.core_factors else None
         return allocate(
-            fit, flops=flops, recurrences=known, recipe=recipe, family=self.family, flops_rule=self.flops_rule
-        )
+            fit, flops=flops, recurrences=known, recipe=recipe, family=self.family, flops_rule=self.flops_rule,
+            location=self.location,
+        )  # fmt: skip
+
+    @cached_property
+    def location(self) -> Location:
+        """How far best sizes lie off the law's."""
+        return location_of(self.fit)
 
     @cached_property
     def core_factors(self) -> set[str]:

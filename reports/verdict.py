@@ -128,7 +128,7 @@ def _doubts_of_size(study: Study) -> tuple[str, ...]:
             best = study.recommendation(recipe).recommended
         except Exception:  # that there is no recommendation is said where it is missing
             continue
-        low, high = np.quantile(best.optimum.n_unique, [0.05, 0.95])
+        low, high = np.quantile(best.located.n_unique, [0.05, 0.95])
         if high > VAGUE * low:
             doubts[
                 f"The best size for the largest trained budget is hardly known: 90 % of its draws lie between "

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from bayeslaw.calibration.coverage import BAND, RANKED, Calibrated, judged, place
 from bayeslaw.errors import FitError
 from bayeslaw.family import ISODEPTH
-from bayeslaw.frontier import SizeAxis, optimum, size_axis
+from bayeslaw.frontier import optimum
 from bayeslaw.inputs import Inputs, inputs_of
 from bayeslaw.likelihood import named, predictive, sample_prior
 from bayeslaw.priors import DEFAULT, Priors
 from bayeslaw.runs import RunTable
+from bayeslaw.sizes import Sizes, sizes_of
 from bayeslaw.spec import Spec
 from bayeslaw.structure import Structure, free_parameters, structure_of
 from bayeslaw.version import __version__
@@ -123,14 +124,9 @@ class Calibration:
         return RECURRENCES if RECURRENCES in looped else max(looped, default=1.0)
 
     @cached_property
-    def _axes(self) -> dict[float, SizeAxis]:
+    def _sizes(self) -> Sizes:
         trained = np.unique(self.inputs.recurrences)
-        return {
-            flops: size_axis(
-                ISODEPTH, flops, self.recurrences, injection_in=self.spec.counted_in, trained=trained.tolist()
-            )
-            for flops in (LOSS_BUDGET, SIZE_BUDGET)
-        }
+        return sizes_of(ISODEPTH, self.recurrences, injection_in=self.spec.counted_in, trained=trained.tolist())
 
     def quantities(self, theta: Array) -> dict[str, Array]:
         """Every quantity that is tried, each of shape (sample,), by name.
@@ -167,8 +163,8 @@ class Calibration:
         out = {}
         if r > 1 and law.map.parameters:
             out[f"g({r:g})"] = np.asarray(law.map.worth(r, law.map_values(draws)))
-        least = optimum(law, draws, self._axes[LOSS_BUDGET], flops=LOSS_BUDGET, recurrences=r)
-        best = optimum(law, draws, self._axes[SIZE_BUDGET], flops=SIZE_BUDGET, recurrences=r)
+        least = optimum(law, draws, self._sizes, flops=LOSS_BUDGET, recurrences=r)
+        best = optimum(law, draws, self._sizes, flops=SIZE_BUDGET, recurrences=r)
         return {**out, f"L*({_power(LOSS_BUDGET)})": least.loss, f"N*({_power(SIZE_BUDGET)})": best.n_unique}
 
     def simulate(self, number: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ VERBS = {
     "check": "Find what is wrong with a fit, and what its answer hangs on.",
     "allocate": "Recommend width, tokens and recurrences for a training budget.",
     "predict": "Forecast the loss of one configuration.",
+    "equivalent": "Say which non-looped model is as good as a looped one, and what either costs.",
     "report": "Write the offline HTML report of a fit.",
 }
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from bayeslaw.cli.lists import Floats
 from bayeslaw.cli.output import note, print_json
 
-app = App(name="predict", help="Forecast the loss of one configuration.")
+app = App(name="predict", help="Forecast the loss of one configuration, at one r or several.")
 
 
 @app.default
@@ -20,12 +21,12 @@ def predict(
     tokens: float,
     width_scale: float | None = None,
     n_unique: float | None = None,
-    recurrences: float = 1,
+    recurrences: Annotated[list[float] | None, Floats] = None,
     recipe: str | None = None,
     family: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Forecast the loss of one configuration.
+    """Forecast the loss of one configuration, at one r or several.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ def predict(
     n_unique
         Instead of a width: parameters of a model that runs each of them once.
     recurrences
-        r, how often the shared block runs.
+        r, how often the shared block runs, such as 4; several, such as 1,4, are also held against the first. Default 1.
     recipe
         Whose phi; needed when the fit holds several recipes and no baseline.
     family
@@ -46,24 +47,25 @@ def predict(
     json
         Print one JSON object.
     """
+    from bayeslaw.forecasts import differences, predict_each
     from bayeslaw.posterior import Fit
-    from bayeslaw.predict import interval
-    from bayeslaw.predict import predict as forecast
 
-    made = forecast(
+    made = predict_each(
         Fit.load(fit),
         tokens=tokens,
-        recurrences=recurrences,
+        recurrences=recurrences or [1],
         width_scale=width_scale,
         n_unique=n_unique,
         recipe=recipe,
         family=family,
     )
-    for text in made.notes:
-        note(f"note: {text}")
+    against = differences(made)
+    several = len(made) > 1
+    for one in made:
+        for text in one.notes:
+            note(f"note: r = {one.recurrences:g}: {text}" if several else f"note: {text}")
     if json:
-        print_json({"predictions": [made.as_dict()]})
+        compared = {"differences": [one.as_dict() for one in against]} if several else {}
+        print_json({"predictions": [one.as_dict() for one in made], **compared})
         return
-    for label, draws in (("a new run's loss", made.loss), ("its expectation", made.loss_mean)):
-        row = interval(draws)
-        print(f"{label}: {row['mean']:.4f} nats/token, 90 % {row['q05']:.4f} to {row['q95']:.4f}")
+    print(*made, *against, sep="\n\n")

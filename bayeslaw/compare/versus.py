@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.errors import UsageError
 from bayeslaw.family import Family
-from bayeslaw.frontier import SizeAxis, optimum, size_axis
+from bayeslaw.frontier import drifted, optimum
 from bayeslaw.likelihood import new_run_errors
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import family_of, interval, law_loss
+from bayeslaw.sizes import Sizes, size_at, sizes_of
 
 Array = NDArray[np.float64]
 
@@ -75,12 +76,14 @@ def contender(fit: Fit, recipe: str, recurrences: float, flops: float) -> Conten
         The recipe is not in the fit, or its family has no such r.
     """
     family = family_of(fit, recipe=recipe)
-    axis = size_axis(family, flops, recurrences, **fit.convention)
+    sizes = sizes_of(family, recurrences, **fit.convention)
     draws = fit.draws(recipe, recurrences=recurrences)
-    best = optimum(fit.law, draws, axis, flops=flops, recurrences=recurrences)
+    best = drifted(
+        fit, optimum(fit.law_at(recurrences), draws, sizes, flops=flops, recurrences=recurrences), recurrences
+    )
     assert best.width_scale is not None
     width_scale = float(np.median(best.width_scale))
-    loss = best.loss * np.exp(fit.drift(recurrences, flops))
+    loss = best.loss
     return Contender(
         recipe=recipe,
         recurrences=recurrences,
@@ -182,14 +185,14 @@ def standings(fit: Fit, flops: float) -> tuple[Standing, ...]:
     anchor = fit.choose_recipe(None)
     plain = contender(fit, anchor, 1, flops)
     plain_family = family_of(fit, recipe=anchor)
-    plain_axis = size_axis(plain_family, flops, 1, **fit.convention)
+    plain_sizes = sizes_of(plain_family, 1, **fit.convention)
     found = {(one.recipe, one.recurrences): one for one in (plain, *_looped(fit, flops))}
     return tuple(
         Standing(
             contender=one,
             same_recurrences=one.against(found[anchor, r]) if recipe != anchor and (anchor, r) in found else None,
             plain=None if one is plain else one.against(plain),
-            same_inference=None if one is plain else _same_inference(fit, one, plain, plain_family, plain_axis),
+            same_inference=None if one is plain else _same_inference(fit, one, plain, plain_family, plain_sizes),
         )
         for (recipe, r), one in found.items()
     )
@@ -202,12 +205,11 @@ def _looped(fit: Fit, flops: float) -> Iterator[Contender]:
             yield contender(fit, recipe, r, flops)
 
 
-def _same_inference(fit: Fit, one: Contender, plain: Contender, family: Family, axis: SizeAxis) -> dict[str, Any]:
+def _same_inference(fit: Fit, one: Contender, plain: Contender, family: Family, sizes: Sizes) -> dict[str, Any]:
     """The contender at its median width against the plain model of the same inference FLOPs per token."""
     own = family_of(fit, recipe=one.recipe)
     loss = _loss_at(fit, one, own, WIDTH_UNIT * one.width_scale)
-    costs = [family.architecture(d, 1).inference_flops_per_token for d in axis.size]
-    width = float(np.exp(np.interp(np.log(one.inference_flops), np.log(costs), np.log(axis.size))))
+    width = float(size_at(sizes.inference_flops, one.inference_flops))
     other = _loss_at(fit, plain, family, width)
     run, other_run = loss * one.run / one.loss, other * plain.run / plain.loss
     return {
@@ -221,9 +223,10 @@ def _loss_at(fit: Fit, one: Contender, family: Family, width: float) -> Array:
     """The law at one width of the contender's family for its budget, drift included."""
     r = one.recurrences
     n_once, n_rec = family.split(width, r, **fit.convention)
-    tokens = one.flops / family.architecture(width, r).flops_per_token
-    curve = law_loss(fit.law, fit.draws(one.recipe, recurrences=r), n_once, n_rec, r, tokens)[:, 0]
-    return curve * np.exp(fit.drift(r, one.flops))
+    member = family.architecture(width, r)
+    tokens = one.flops / member.flops_per_token
+    curve = law_loss(fit.law_at(r), fit.draws(one.recipe, recurrences=r), n_once, n_rec, r, tokens)[:, 0]
+    return curve * np.exp(fit.drift(r, one.flops, tokens_per_parameter=tokens / member.n_unique))
 
 
 def _error(fit: Fit, recipe: str, recurrences: float, flops: float) -> Array:

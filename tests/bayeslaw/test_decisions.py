@@ -6,9 +6,10 @@ import pytest
 from bayeslaw import ISODEPTH
 from bayeslaw.allocate import allocate
 from bayeslaw.errors import DecisionError, UsageError
-from bayeslaw.frontier import optimum, plain_axis, size_axis
+from bayeslaw.frontier import optimum
 from bayeslaw.laws import make_law
 from bayeslaw.predict import family_of, law_loss, predict
+from bayeslaw.sizes import plain_sizes, sizes_of
 
 LAW = make_law("additive")
 
@@ -48,7 +49,7 @@ def test_optimum_against_a_direct_minimiser(published, recurrences, flops):
         return LAW.loss(*parts, float(recurrences), flops / member.flops_per_token, PUBLISHED)
 
     direct = minimize_scalar(loss, bounds=(np.log(128), np.log(20000)), options={"xatol": 1e-9}, method="bounded")
-    axis = size_axis(ISODEPTH, flops, recurrences, injection_in="once")
+    axis = sizes_of(ISODEPTH, recurrences, injection_in="once")
     best = optimum(LAW, published, axis, flops=flops, recurrences=recurrences)
     assert best.loss == pytest.approx(direct.fun, abs=1e-7)
     assert 64 * best.width_scale == pytest.approx(np.exp(direct.x), rel=2e-3)
@@ -62,7 +63,7 @@ def test_optimum_of_6nd_has_its_closed_form(published):
     """For C = 6 N D, N* = G (C / 6)^(beta / (alpha + beta)) with G = (alpha A / (beta B))^(1 / (alpha + beta))."""
     alpha, beta = PUBLISHED["alpha"], PUBLISHED["beta"]
     G = (alpha * PUBLISHED["A"] / (beta * PUBLISHED["B"])) ** (1 / (alpha + beta))
-    best = optimum(LAW, published, plain_axis(), flops=1e21, recurrences=1)
+    best = optimum(LAW, published, plain_sizes(), flops=1e21, recurrences=1)
     assert best.n_unique == pytest.approx(G * (1e21 / 6) ** (beta / (alpha + beta)), rel=1e-3)
     assert best.width_scale is None
 
@@ -90,11 +91,14 @@ def test_answer_of_allocate(isodepth_fit):
     answer = allocate(isodepth_fit, flops=2.15e19, recurrences=[1, 4]).as_dict()
     assert set(answer["recurrences"]) == {"1", "4"}
     one = answer["recurrences"]["4"]
-    assert set(one) == {"optimum", "trainable", "probability_best"}
-    assert set(one["optimum"]) == {"width_scale", "n_unique", "tokens", "loss"}
-    for interval in one["optimum"].values():
+    assert set(one) == {"optimum", "trainable", "probability_best", "against_plain"}
+    for name in ("width_scale", "n_unique", "tokens", "loss"):
+        interval = one["optimum"][name]
         assert interval["q05"] <= interval["mean"] <= interval["q95"]
-    assert set(answer["recommended"]) == {"recurrences", "d_model", "width_scale", "n_unique", "tokens", "loss"}
+    assert answer["recommended"].items() >= {"recipe": "baseline", "recurrences": 1}.items()
+    assert answer["recommended"]["memory"] == 2 * answer["recommended"]["n_unique"]
+    assert answer["recurrences"]["1"]["against_plain"] is None
+    assert one["against_plain"]["p_wider"] > 0.6
 
 
 def test_a_loop_that_is_worth_its_compute_is_recommended(isodepth_fit):
@@ -121,7 +125,7 @@ def test_extrapolation_is_said(isodepth_fit):
     [
         ({"flops": 0}, UsageError, "above 0"),
         ({"flops": float("nan")}, UsageError, "above 0"),
-        ({"flops": 1e6}, DecisionError, "trains no member"),
+        ({"flops": 1e6}, DecisionError, "nothing can be trained"),
         ({"flops": 1e60}, UsageError, "at most 1e"),
         ({"flops": 1e19, "family": "isodepth", "flops_rule": "6nd"}, UsageError, "one of the two"),
         ({"flops": 1e19, "recurrences": [3]}, UsageError, "divisors of 16"),

@@ -7,13 +7,14 @@ from bayeslaw import load_runs
 from bayeslaw.allocate import allocate
 from bayeslaw.cli.answers import as_answer, show
 from bayeslaw.diagnostics import check
-from bayeslaw.drift import Origin, draw_drift, drifted, scales
+from bayeslaw.drift import DIRECTIONS, Origin, draw_drift, drifted, scales, slope_of
 from bayeslaw.fit import fit
 from bayeslaw.inputs import inputs_of
 from bayeslaw.origins import budget_levels, origins
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import predict
 from bayeslaw.priors import DEFAULT
+from bayeslaw.schema import STEP
 from bayeslaw.spec import Spec
 from bayeslaw.structure import structure_of
 
@@ -98,7 +99,8 @@ def test_a_fit_keeps_its_drift_and_uses_it_beyond_the_edge_only(default_fit, tmp
     assert not again.drift(4, edge).any()
 
     without = fit("isodepth", draws=500, tune=500, drift=False)
-    assert not without.drift(4, 1e21).any()
+    for place in ((1e21, None), (1e10, None), (1e19, 1e6), (1e19, 1e-3)):
+        assert not without.drift(4, *place).any()
     inside, beyond = ({"tokens": 1e9, "width_scale": 10}, {"tokens": 47e9, "width_scale": 34})
     for place, wider in ((inside, False), (beyond, True)):
         spread = [predict(made, recurrences=4, **place).loss_mean.std() for made in (without, again)]
@@ -130,3 +132,51 @@ def test_the_answer_names_deviation_and_drift(default_fit):
     g, phi = answer["worth"]["8"], answer["parameters"]["phi"]
     assert np.log(g["q95"] / g["q05"]) < np.log(8) * (phi["q95"] - phi["q05"])
     assert not [name for name in answer["diagnostics"]["not_identified"] if name.startswith("deviation")]
+
+
+def test_every_way_out_of_the_runs_has_slopes_of_its_own(default_fit):
+    data = default_fit.data["drift"].to_dataset()
+    slopes = {way: slope_of(data, way, 4.0) for way in DIRECTIONS}
+    for i, way in enumerate(DIRECTIONS):
+        for other in DIRECTIONS[i + 1 :]:
+            assert abs(np.corrcoef(slopes[way], slopes[other])[0, 1]) < 0.1
+        assert slopes[way].std() == pytest.approx(slopes[DIRECTIONS[0]].std(), rel=0.2)
+        np.testing.assert_array_equal(slopes[way], slope_of(data, way, 4.0))
+        assert 0.3 < np.corrcoef(slopes[way], slope_of(data, way, 8.0))[0, 1] < 0.999
+
+
+def test_the_drift_outside_in_compute_and_in_tokens_per_parameter(default_fit):
+    data = default_fit.data["drift"].to_dataset()
+    least, most = default_fit.range_of("flops")
+    low, high = default_fit.range_of("tokens_per_parameter", 4)
+    inside, far = np.sqrt(least * most), most * STEP**3
+    middle = np.sqrt(low * high)
+    assert not default_fit.drift(4, inside, middle).any()
+    assert not default_fit.drift(4, least, low).any()
+    above, below, more, fewer = (slope_of(data, way, 4.0) for way in DIRECTIONS)
+    np.testing.assert_allclose(default_fit.drift(4, least / STEP**2, middle), 2 * below)
+    np.testing.assert_allclose(default_fit.drift(4, inside, high * STEP), more)
+    np.testing.assert_allclose(default_fit.drift(4, inside, low / STEP), fewer)
+    np.testing.assert_allclose(default_fit.drift(4, far, high * STEP), 3 * above + more)
+    np.testing.assert_array_equal(default_fit.drift(4, far), default_fit.drift(4, far, middle))
+    # An r that no run trained has the range of all.
+    assert default_fit.drift(16, inside, high * STEP).any() == (
+        high * STEP > default_fit.range_of("tokens_per_parameter")[1]
+    )
+
+
+def test_the_drift_of_arrays_is_that_of_their_numbers(default_fit):
+    count = len(default_fit.drift(4, 1e19))
+    flops = np.geomspace(1e17, 1e22, count)
+    ratio = np.geomspace(0.1, 1e4, count)
+    whole = default_fit.drift(4, flops, ratio)
+    assert whole.shape == (count,)
+    for i in (0, count // 2, count - 1):
+        assert whole[i] == pytest.approx(default_fit.drift(4, float(flops[i]), float(ratio[i]))[i])
+
+
+def test_beyond_the_edge_the_drift_is_what_was_learnt(default_fit):
+    data, edge = default_fit.data["drift"].to_dataset(), default_fit.attrs["drift"]["edge"]
+    learnt = data["shared"].values.ravel() + data["each"].sel(recurrences=4.0).values.ravel()
+    np.testing.assert_array_equal(default_fit.drift(4, 4e20), np.log(4e20 / edge) / np.log(STEP) * learnt)
+    np.testing.assert_array_equal(default_fit.drift(4, 4e20, 47e9 / 464e6), default_fit.drift(4, 4e20))

@@ -15,11 +15,12 @@ from bayeslaw.compare.verdicts import matched_sentence, phi_sentence, side_of
 from bayeslaw.compare.versus import beats, standings
 from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.fit import fit
-from bayeslaw.frontier import optimum, size_axis
+from bayeslaw.frontier import optimum
 from bayeslaw.laws import make_law
 from bayeslaw.predict import family_of
 from bayeslaw.runs import validate
 from bayeslaw.simulate import simulate
+from bayeslaw.sizes import sizes_of
 
 TRUTH = {"E": 1.6, "A": 28.0, "B": 900.0, "alpha": 0.2, "beta": 0.37, "phi": 0.45}
 PLANTED = {"hyperconnections": {"phi": 0.75}, "truncated_bptt": {"phi": 0.25}}
@@ -119,7 +120,7 @@ def test_p_that_one_beats_another_agrees_with_the_planted_truth(planted_fit):
 
     def least(recipe, r):
         truth = {**TRUTH, **PLANTED.get(recipe, {})}
-        axis = size_axis(family_of(planted_fit, recipe=recipe), flops, r, injection_in="once")
+        axis = sizes_of(family_of(planted_fit, recipe=recipe), r, injection_in="once")
         draws = {name: np.array([value]) for name, value in truth.items()}
         return float(optimum(law, draws, axis, flops=flops, recurrences=r).loss[0])
 

@@ -37,6 +37,8 @@ def test_fit_json(capsys, tmp_path):
     truncated = json.loads(capsys.readouterr().out)
     assert code == 0
     code = run(["allocate", str(tmp_path / "fit.nc"), "--flops", "4.64e18", "--json"])
+    assert set(json.loads(capsys.readouterr().out)["recipes"]) == set(answer["parameters"]["phi"])
+    code = run(["allocate", str(tmp_path / "fit.nc"), "--flops", "4.64e18", "--recipe", "baseline", "--json"])
     plain = json.loads(capsys.readouterr().out)
     tokens = [answer["recurrences"]["4"]["optimum"] for answer in (truncated, plain)]
     assert tokens[0]["loss"]["mean"] != tokens[1]["loss"]["mean"]
