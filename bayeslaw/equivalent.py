@@ -24,7 +24,7 @@ from bayeslaw.outside import untrained
 from bayeslaw.point.fit import point_fit
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import family_of, interval, law_loss, width_of
-from bayeslaw.unlooped import Unlooped
+from bayeslaw.sizes import along, short, size_at, sizes_of
 
 Array = NDArray[np.float64]
 
@@ -110,9 +110,9 @@ class Equivalence:
         """What the looped model is worth and what it costs."""
         n, cost = interval(self.equal_n), interval(self.training.equal_loss)
         return (
-            f"at r = {self.recurrences:g}, width {WIDTH_UNIT * self.width_scale:.0f}: {_size(self.n_unique)} unique "
-            f"parameters do as well as a non-looped model of {_size(n['mean'])} (90 % {_size(n['q05'])} to "
-            f"{_size(n['q95'])}) and cost as much to train as one of {_size(self.equal_cost_n)}: {cost['mean']:.2f} "
+            f"at r = {self.recurrences:g}, width {WIDTH_UNIT * self.width_scale:.0f}: {short(self.n_unique)} unique "
+            f"parameters do as well as a non-looped model of {short(n['mean'])} (90 % {short(n['q05'])} to "
+            f"{short(n['q95'])}) and cost as much to train as one of {short(self.equal_cost_n)}: {cost['mean']:.2f} "
             f"(90 % {cost['q05']:.2f} to {cost['q95']:.2f}) times as much as the non-looped model of equal loss"
         )
 
@@ -147,7 +147,8 @@ class Equivalence:
             self.sentence,
             f"unique ratio {self.unique_ratio:.3f}, effective ratio {_spoken(ratio)} of the non-looped model of the "
             "same width",
-            f"published closed form, injection left out: {closed:.3f} at phi {phi:.3f}, {_size(closed * self.n_plain)}",
+            f"by the published closed form, injection left out, as {short(closed * self.n_plain)}: {closed:.3f} at phi "
+            f"{phi:.3f}",
         ]
         if self.own_ratio is not None and self.own_phi is not None:
             lines[-1] += f"; {_spoken(interval(self.own_ratio))} at the fit's phi {_spoken(interval(self.own_phi))}"
@@ -199,8 +200,9 @@ def equivalent(
     member, plain = (chosen.architecture(width, r) for r in (recurrences, 1))
     n_eff, needed = _effective(fit, chosen, recipe, width, recurrences, tokens)
     n_plain = sum(chosen.split(width, 1, **fit.convention))
-    sizes = float(n_eff.min()), float(n_eff.max())
-    equal = Unlooped.spanning(chosen, width, fit.convention, sizes=sizes, cost=member.flops_per_token)
+    unlooped = sizes_of(chosen, 1, **fit.convention)
+    equal = size_at(unlooped.n_once + unlooped.n_rec, n_eff)
+    equal_cost = size_at(unlooped.flops_per_token, member.flops_per_token)
     law, own_phi, own_ratio = fit.law_at(recurrences), None, None
     if law.map.name == "power":
         own_phi = fit.draws(recipe, recurrences=recurrences, names=["phi"])["phi"]
@@ -214,18 +216,17 @@ def equivalent(
         n_unique=member.n_unique,
         n_plain=plain.n_unique,
         effective_ratio=n_eff / n_plain,
-        equal_n=equal.at_size(n_eff, lambda each: each.n_unique),
-        equal_width=equal.at_size(n_eff, lambda each: each.width_scale),
+        equal_n=along(unlooped.n_unique, equal),
+        equal_width=equal / WIDTH_UNIT,
         training=Costs(
             same_width=member.flops_per_token / plain.flops_per_token,
-            equal_loss=member.flops_per_token / equal.at_size(n_eff, lambda each: each.flops_per_token),
+            equal_loss=member.flops_per_token / along(unlooped.flops_per_token, equal),
         ),
         inference=Costs(
             same_width=member.inference_flops_per_token / plain.inference_flops_per_token,
-            equal_loss=member.inference_flops_per_token
-            / equal.at_size(n_eff, lambda each: each.inference_flops_per_token),
+            equal_loss=member.inference_flops_per_token / along(unlooped.inference_flops, equal),
         ),
-        equal_cost_n=equal.at_cost(member.flops_per_token, lambda each: each.n_unique),
+        equal_cost_n=float(along(unlooped.n_unique, equal_cost)),
         published=(phi, float(closed_form(chosen, recurrences, phi))),
         own_phi=own_phi,
         own_ratio=own_ratio,
@@ -298,11 +299,3 @@ def _notes(
 
 def _spoken(row: dict[str, float]) -> str:
     return f"{row['mean']:.3f} (90 % {row['q05']:.3f} to {row['q95']:.3f})"
-
-
-def _size(n: float) -> str:
-    """Parameters as a person says them: 411M, 1.03B."""
-    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if n >= 0.9995 * unit:
-            return f"{float(f'{n / unit:.3g}'):g}{name}"
-    return f"{n:.3g}"

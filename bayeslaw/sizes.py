@@ -29,6 +29,14 @@ def along(coefficients: Array, size: Array | float) -> Array:
     return values
 
 
+def short(count: float) -> str:
+    """A count of parameters or tokens with three digits: 594M, 4.63B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if 0.9995 * size <= count < 999.5e12:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.3g}"
+
+
 def size_at(coefficients: Array, value: Array | float) -> Array:
     """The sizes where c0 + c1 x + c2 x^2, growing, has given values: 0 where it has more at once, inf where never."""
     c0, c1, c2 = coefficients

@@ -21,6 +21,9 @@ from numba import njit
 STEPS = 40
 """Most of Newton's steps; a step out of the bracket is a bisection."""
 
+FEW_STEPS = 6
+"""Steps from a good guess."""
+
 CLOSE = 1e-9
 """Step of log x at which the optimum is found."""
 
@@ -51,6 +54,23 @@ def _slope(x: Any, amount: Any, cost: Any, fixed: Any, once: Any, rec: Any, g: A
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _nearby(
+    low: Any, high: Any, start: Any, amount: Any, cost: Any, fixed: Any, once: Any, rec: Any, g: Any, row: Any
+) -> Any:
+    """Where the condition holds between two sizes, by plain steps from a good guess; 0 where these do not find it."""
+    at = math.log(start)
+    for _ in range(FEW_STEPS):
+        value, rate, _, _ = _slope(math.exp(at), amount, cost, fixed, once, rec, g, row)
+        at -= value / rate
+        x = math.exp(at)
+        if not low < x < high:
+            return 0.0
+        if abs(value) < -CLOSE * rate:
+            return x
+    return 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _inside(
     low: Any, high: Any, start: Any, amount: Any, cost: Any, fixed: Any, once: Any, rec: Any, g: Any, row: Any
 ) -> Any:
@@ -72,6 +92,22 @@ def _inside(
         if abs(step) < CLOSE:
             break
     return math.exp(at)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _along(
+    begin: Any, last: Any, start: Any, low: Any, high: Any, amount: Any, cost: Any, fixed: Any, once: Any, rec: Any,
+    g: Any, row: Any,
+) -> Any:  # fmt: skip
+    """The optimum of the line whose pieces are ``begin`` to ``last``."""
+    for piece in range(begin, last + 1):
+        at_low, _, _, _ = _slope(low[piece], amount[piece], cost[piece], fixed[piece], once, rec, g, row)
+        if at_low <= 0:
+            return low[piece]
+        at_high, _, _, _ = _slope(high[piece], amount[piece], cost[piece], fixed[piece], once, rec, g, row)
+        if at_high < 0:
+            return _inside(low[piece], high[piece], start, amount[piece], cost[piece], fixed[piece], once, rec, g, row)
+    return high[last]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -101,23 +137,20 @@ def minimise(
         row, g = rows[i], worth[i]
         x = 0.0
         for line in range(len(first) - 1):
-            last = first[line + 1] - 1
-            found = high[last]
-            for piece in range(first[line], last + 1):
-                at_low, _, _, _ = _slope(low[piece], amount[piece], cost[piece], fixed[piece], once, rec, g, row)
-                if at_low <= 0:
-                    found = low[piece]
-                    break
-                at_high, _, _, _ = _slope(high[piece], amount[piece], cost[piece], fixed[piece], once, rec, g, row)
-                if at_high < 0:
-                    found = _inside(
-                        low[piece], high[piece], x, amount[piece], cost[piece], fixed[piece], once, rec, g, row
-                    )
-                    break
-            x = found
-            here = first[line]
+            begin, last = first[line], first[line + 1] - 1
+            here = begin
             while here < last and x > high[here]:
                 here += 1
+            found = 0.0
+            if low[here] < x < high[here]:
+                # The optimum of the line before is a good guess; one inside a piece is the only one.
+                found = _nearby(low[here], high[here], x, amount[here], cost[here], fixed[here], once, rec, g, row)
+            if found == 0.0:
+                found = _along(begin, last, x, low, high, amount, cost, fixed, once, rec, g, row)
+                here = begin
+                while here < last and found > high[here]:
+                    here += 1
+            x = found
             _, _, log_n, log_d = _slope(x, amount[here], cost[here], fixed[here], once, rec, g, row)
             size[i, line] = x
             tokens[i, line] = math.exp(log_d)

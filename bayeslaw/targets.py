@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.allocate import NONE, Allocation, allocate
+from bayeslaw.allocate import NONE, allocate
 from bayeslaw.constraints import MOST_FLOPS, Constraints
 from bayeslaw.errors import UsageError
 from bayeslaw.frontier import optima
@@ -17,6 +17,7 @@ from bayeslaw.location import location_of
 from bayeslaw.options import Choice, choices
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import interval
+from bayeslaw.recommendation import Allocation
 from bayeslaw.sizes import along
 
 Array = NDArray[np.float64]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.allocate import NONE, Allocation
+from bayeslaw.allocate import NONE
 from bayeslaw.constraints import Constraints
 from bayeslaw.options import Trainable, choices, trainable
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import interval
+from bayeslaw.recommendation import Allocation
 
 Array = NDArray[np.float64]
 

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bayeslaw.allocate import Allocation, allocate
+from bayeslaw.allocate import allocate
 from bayeslaw.files import written_whole
 from bayeslaw.fit import fit
 from bayeslaw.location import location_of
+from bayeslaw.recommendation import Allocation
 from bayeslaw.tradeoffs import growth
 from bayeslaw.version import versions
 

@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from bayeslaw.allocate import Allocation, allocate
+from bayeslaw.allocate import allocate
 from bayeslaw.diagnostics import CheckResult, check
 from bayeslaw.errors import UsageError
 from bayeslaw.family import FAMILIES
@@ -19,6 +19,7 @@ from bayeslaw.laws import CORE
 from bayeslaw.location import Location, location_of
 from bayeslaw.options import FLOPS_RULES
 from bayeslaw.posterior import Fit
+from bayeslaw.recommendation import Allocation
 from bayeslaw.schema import BASELINE
 from reports.recurrences import Worth, factors_of, worths
 

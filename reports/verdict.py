@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.allocate import Allocation
 from bayeslaw.diagnostics import NOT_IDENTIFIED
 from bayeslaw.predict import interval
+from bayeslaw.recommendation import Allocation
 from reports import text
 from reports.cards import MOST_NAMED, failures, reason
 from reports.recurrences import Worth

@@ -13,7 +13,7 @@ from cyclopts import App, Group, Parameter
 from bayeslaw.architecture import WIDTH_UNIT
 from bayeslaw.cli.flags import Json
 from bayeslaw.cli.lists import Floats, Integers, OptionalInteger, Texts
-from bayeslaw.cli.output import note, own, print_json, print_table, printable, require_page, short
+from bayeslaw.cli.output import note, own, print_json, print_table, printable, require_page
 from bayeslaw.cli.quantities import Bytes, Tokens
 from bayeslaw.errors import UsageError
 
@@ -199,6 +199,8 @@ def _show(made: Any) -> None:
     """The options of one budget, and what to do."""
     import numpy as np
 
+    from bayeslaw.sizes import short
+
     several = len({option.recipe for option in made.options}) > 1
     rows = []
     for option in made.options:
@@ -232,6 +234,8 @@ def _show_growth(rows: Sequence[dict[str, Any]]) -> None:
 
 def _show_front(front: Sequence[Any]) -> None:
     import numpy as np
+
+    from bayeslaw.sizes import short
 
     print_table(
         ("recipe", "r", "width", "parameters", "FLOPs to generate", "tokens", "loss", "5 %", "95 %"),

@@ -44,14 +44,6 @@ def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[st
     return out
 
 
-def short(value: float) -> str:
-    """A count with three digits: 594M parameters, 4.63B tokens."""
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= 0.9995 * size and value < 999.5e12:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
 def printable(text: str) -> str:
     """The text with control characters (terminal escapes among them) shown instead of sent."""
     return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))

@@ -15,7 +15,7 @@ from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.loop import with_digest
 from trainer.rundir import claimed, run_directory
-from trainer.sweep import demo_plan, plan_grid, plan_preset, run_plan, unread
+from trainer.sweep import demo_plan, plan_cells, plan_grid, plan_preset, run_plan, unread
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +271,66 @@ def test_the_demo_is_an_iso_flop_grid():
     assert len({row["recurrences"] * row["shared_layers"] for row in rows}) == 1
     assert {run.config["seed"] for run in plan.runs} == {3}
     assert {run.config["optimizer"]["rate_rule"] for run in plan.runs} == {"desk"}
+
+
+def cell(**changes):
+    return {"recipe": "baseline", "recurrences": 2, "d_model": 16, "tokens": 20 * 128, **changes}
+
+
+@pytest.fixture(scope="module")
+def shared_fields(grid):
+    return {
+        name: value for name, value in grid.items() if name not in ("budgets", "widths", "recurrences", "min_steps")
+    }
+
+
+def test_cells_are_planned_as_they_are_named(shared_fields, tmp_path):
+    cells = [cell(d_model=24, seed=3), cell(recurrences=1), cell(recipe="hyperconnections")]
+    plan = plan_cells(cells, **shared_fields)
+    assert [(r.row["d_model"], r.row["recurrences"], r.row["recipe"], r.row["seed"]) for r in plan.runs] == [
+        (24, 2, "baseline", 3), (16, 1, "baseline", 0), (16, 2, "hyperconnections", 0)
+    ]  # fmt: skip
+    assert [run.row["injection"] for run in plan.runs] == ["linear", "none", "hyperconnections"]
+    assert {run.row["tokens"] for run in plan.runs} == {20 * 128}
+    assert {run.row["recurrences"] * run.row["shared_layers"] for run in plan.runs} == {2}
+    write_plan(plan, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == plan
+
+
+def test_a_cell_at_a_budget_is_the_run_of_a_grid(grid, shared_fields):
+    """The same config and hash, so that a sweep that has trained it skips it."""
+    of_grid = plan_grid(**grid).runs[0]
+    named = {name: of_grid.row[name] for name in ("recipe", "recurrences", "d_model", "tokens", "budget")}
+    assert plan_cells([named], **shared_fields).runs[0] == of_grid
+    # Where the budget buys other tokens, tokens are what counts.
+    other = plan_cells([{**named, "tokens": named["tokens"] + 128}], **shared_fields).runs[0]
+    assert other.row["tokens"] == named["tokens"] + 128
+    assert other.row["budget"] == other.row["flops"]
+
+
+def test_cells_of_a_preset():
+    plan = plan_cells(
+        [cell(d_model=640, recurrences=8, recipe="truncated_bptt", tokens=2**18 * 100)], study="x", preset_name="paper"
+    )
+    row = plan.runs[0].row
+    assert (row["shared_layers"], row["backprop_recurrences"], row["seq_len"]) == (2, 4, 2048)
+
+
+@pytest.mark.parametrize(
+    ("cells", "changes", "match"),
+    [
+        ([], {}, "0 runs"),
+        ([cell(), cell()], {}, "1 of them different"),
+        ([cell(tokens=1000)], {}, "tokens = 1000"),
+        ([cell(recurrences=3)], {}, "divisors of the unrolled layers"),
+        ([cell(steps=3)], {}, "cell 1 has"),
+        ([{"recipe": "baseline"}], {}, "cell 1 has"),
+        ([cell()], {"seed": 1}, "seed for all cells"),
+        ([cell()], {"budget": 1e9}, "budget for all cells"),
+        ([cell()], {"preset_name": "desk"}, "the preset's own depth"),
+        ([cell()], {"study": " "}, "study"),
+    ],
+)
+def test_cells_that_cannot_be_planned(shared_fields, cells, changes, match):
+    with pytest.raises(UsageError, match=match):
+        plan_cells(cells, **{**shared_fields, **changes})
