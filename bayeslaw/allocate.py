@@ -100,8 +100,10 @@ def allocate(
     notes += [] if location.cells else [str(location)]
     return Allocation(
         flops=recommended.trainable.flops if flops is None else flops,
+        in_flops=flops is not None,
         constraints=constraints,
         objective=objective,
+        quantile=quantile,
         options=options,
         candidates=tuple(run for choice in found for run in choice.trainable),
         recommended=recommended,

@@ -229,7 +229,7 @@ def _choice(
 
 
 def trainable(fit: Fit, choice: Choice, wanted: Array) -> tuple[Trainable, ...]:
-    """The trainable configurations nearest to some sizes, each once, within the line of a choice.
+    """The trainable configurations next to some sizes, each once, within the line of a choice.
 
     Parameters
     ----------
@@ -242,7 +242,9 @@ def trainable(fit: Fit, choice: Choice, wanted: Array) -> tuple[Trainable, ...]:
     law, draws = fit.law_at(r), fit.draws(recipe, recurrences=r)
     step = sizes.step or 1
     least, most = step * np.ceil(line.smallest / step - 1e-9), step * np.floor(line.largest / step + 1e-9)
-    chosen = np.unique(np.clip([sizes.nearest(float(x)) for x in wanted], least, max(least, most)))
+    # The better of two widths is not always the nearer one.
+    either = np.concatenate([step * np.floor(wanted / step), step * np.ceil(wanted / step)])
+    chosen = np.unique(np.clip(either, least, max(least, most)))
     tokens = np.array([line.whole_tokens(float(x), sizes.batch_tokens) for x in chosen])
     n_unique, cost = along(sizes.n_unique, chosen).round(), along(sizes.flops_per_token, chosen)
     inference = along(sizes.inference_flops, chosen)

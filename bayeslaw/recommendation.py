@@ -64,9 +64,13 @@ class Allocation:
     ----------
     flops : float
         Training budget C, FLOPs; where device hours alone are the budget, what the recommended run takes.
+    in_flops : bool
+        Whether the budget was given in FLOPs.
     constraints : Constraints
     objective : str
-        One of `OBJECTIVES`.
+        What the recommendation has least of: one of `bayeslaw.allocate.OBJECTIVES`.
+    quantile : float
+        Of the objective "quantile".
     options : tuple of Option
         One for each recipe and r that was allowed.
     candidates : tuple of Trainable
@@ -83,8 +87,10 @@ class Allocation:
     """
 
     flops: float
+    in_flops: bool
     constraints: Constraints
     objective: str
+    quantile: float
     options: tuple[Option, ...]
     candidates: tuple[Trainable, ...]
     recommended: Option
@@ -117,6 +123,7 @@ class Allocation:
             "flops": self.flops,
             "constraints": self.constraints.as_dict(),
             "objective": self.objective,
+            **({"quantile": self.quantile} if self.objective == "quantile" else {}),
             "recipe": best.recipe,
             **({"recipes": by_recipe} if several else {"recurrences": by_recipe[recipes[0]]}),
             "recommended": {

@@ -30,6 +30,14 @@ def isodepth_fit():
 
 
 @pytest.fixture(scope="session")
+def default_fit():
+    """The posterior of the shipped baseline runs under the default model, of half the usual draws."""
+    from bayeslaw.fit import fit
+
+    return fit("isodepth", draws=500, tune=500)
+
+
+@pytest.fixture(scope="session")
 def isodepth_file(isodepth_fit, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("fit") / "isodepth.nc"
     isodepth_fit.save(path)

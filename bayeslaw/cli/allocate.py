@@ -142,7 +142,7 @@ def allocate(
     for text in dict.fromkeys((*doubts, *(aim.notes if aim else ()), *(text for each in made for text in each.notes))):
         note(textwrap.fill(printable(f"note: {text}"), COLUMNS, subsequent_indent="  "))
     if out is not None:
-        own("reports.allocation").write_allocation(posterior, made, out, front=front, target=aim)
+        own("reports.allocation").write_allocation(posterior, made, out, front=front, target=aim, family=family)
         note(f"wrote {out}")
     if as_json:
         made = [replace(each, notes=(*doubts, *each.notes)) for each in made]

@@ -19,11 +19,6 @@ from bayeslaw.spec import Spec
 from bayeslaw.structure import structure_of
 
 
-@pytest.fixture(scope="module")
-def default_fit():
-    return fit("isodepth", draws=500, tune=500)
-
-
 def origin(slope, *, noise=1e-4, seed=0, extra=0.0):
     """Forecast errors that drift by ``slope`` a step, r = 8 by ``extra`` more."""
     rng = np.random.default_rng(seed)

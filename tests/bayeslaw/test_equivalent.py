@@ -18,11 +18,6 @@ from bayeslaw.predict import law_loss
 from bayeslaw.schema import INJECTION_IN
 
 
-@pytest.fixture(scope="module")
-def default_fit():
-    return fit("isodepth", draws=500, tune=500)
-
-
 def with_posterior(made: Fit, posterior: xr.Dataset, **spec) -> Fit:
     tree = made.data.copy()
     tree["posterior"] = xr.DataTree(posterior)

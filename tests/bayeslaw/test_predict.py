@@ -24,11 +24,6 @@ INSIDE = {"width_scale": 12, "tokens": 1.55e9}
 
 
 @pytest.fixture(scope="module")
-def default_fit():
-    return fit("isodepth", draws=500, tune=500)
-
-
-@pytest.fixture(scope="module")
 def others(default_fit):
     return rivals(default_fit)
 
