@@ -168,7 +168,7 @@ class Allocation:
         loss, size = interval(run.loss), interval(best.located.n_unique)
         whose = "" if len({option.recipe for option in self.options}) == 1 else f"{best.recipe}, "
         width = "" if run.d_model is None else f"width {run.d_model}, "
-        budget = f"{self.flops:.3g} FLOPs" if self.flops is not None else f"{self.constraints.gpu_hours:g} device hours"
+        budget = f"{self.flops:.3g} FLOPs" if self.in_flops else f"{self.constraints.gpu_hours:g} device hours"
         text = (
             f"For {budget} train {whose}r = {best.recurrences}, {width}{short(run.n_unique)} unique parameters, on "
             f"{short(run.tokens)} tokens: expected loss {loss['mean']:.4f} nats/token (90 % {loss['q05']:.4f} to "

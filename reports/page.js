@@ -45,7 +45,9 @@
   }
 
   function redress() {
-    for (const place of places.filter((each) => each.layout)) Plotly.relayout(place, patch(place, place.layout));
+    // A figure without a width is not shown, and plotly cannot lay it out.
+    const shown = places.filter((each) => each.layout && each.clientWidth);
+    for (const place of shown) Plotly.relayout(place, patch(place, place.layout));
   }
 
   let width = document.body.clientWidth;

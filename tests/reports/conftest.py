@@ -1,8 +1,9 @@
-"""Fits and readers that the report's tests share."""
+"""Fits, readers and a browser that the report's tests share."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
@@ -14,6 +15,12 @@ import xarray as xr
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(1)</script>"
 LONG = "run 🦊 \u05e9\u05dc\u05d5\u05dd " + "x" * 300
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 @dataclass
@@ -128,4 +135,48 @@ def quick():
 
     return lambda source, **settings: fit(
         source, **{"law": "additive", "draws": 150, "tune": 250, "chains": 2, "seed": 1, **settings}
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no chromium on the PATH (Debian package: chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the Python package playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """A function that opens a file and waits until all is drawn; the page must keep quiet and ask for nothing."""
+    contexts, complaints, requests = [], [], []
+
+    def opened(path, *, width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-ready=true]", timeout=60_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.fixture(scope="session")
+def drawn_in():
+    """A function that names the figures of a page that have something drawn in them."""
+    return lambda page: page.eval_on_selector_all(
+        ".figure",
+        "all => all.filter(e => e.querySelector('svg.main-svg .cartesianlayer .trace')).map(e => e.dataset.figure)",
     )

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from bayeslaw.constraints import Constraints
 from bayeslaw.targets import target
 from bayeslaw.tradeoffs import growth, pareto
 from bayeslaw.version import __version__
-from reports import allocation_figures, text
+from reports import allocation_drawing, allocation_figures, text
 from reports.allocation import write_allocation
 
 BUDGETS = (2.15e18, 2.15e19, 1e20)
@@ -276,6 +275,15 @@ def test_device_hours_alone_are_called_so(isodepth_fit, write):
     assert cards["recommendation"].takeaway.startswith("At 10 device hours")
     curve = next(t for t in cards["recommendation"].figure.data if t.mode == "lines" and t.name == "r\xa0=\xa01")
     assert curve.y.min() == pytest.approx(made.recommended.trainable.loss.mean(), abs=1e-12)
+    # Of hours and FLOPs together, FLOPs are the budget, even where the run takes all of them.
+    both = replace(made, in_flops=True)
+    assert write(timed, [both])["recommendation"].takeaway.startswith(f"At {text.flops(made.flops)} FLOPs")
+
+
+def test_an_upper_quantile_is_named(isodepth_fit, write):
+    cards = write(isodepth_fit, [allocate(isodepth_fit, flops=1e19, objective="quantile", quantile=0.9)])
+    assert "by the objective (0.9 quantile)" in cards["recommendation"].table.note
+    assert dict(cards["made"].table.rows)["objective"] == "0.9 quantile"
 
 
 def test_several_recipes_have_a_panel_each_and_their_names_are_text(hostile_fit, write, tmp_path):
@@ -325,43 +333,16 @@ def test_a_failing_fit_is_doubted_first(hostile_fit, tmp_path, read_page):
 
 @pytest.mark.parametrize(("low", "high"), [(3.9e8, 3.95e8), (1e8, 4e8), (5e7, 4e9), (1e18, 1e30)])
 def test_axes_have_a_few_labels_that_say_all(low, high):
-    axis = allocation_figures._log_axis(low, high, text.flops)
-    assert 1 <= len(axis["tickvals"]) <= allocation_figures.MOST_TICKS
+    axis = allocation_drawing.log_axis(low, high, text.flops)
+    assert 1 <= len(axis["tickvals"]) <= allocation_drawing.MOST_TICKS
     assert all(0.9 * low <= value <= 1.1 * high for value in axis["tickvals"])
     assert [float(label) for label in axis["ticktext"]] == pytest.approx(axis["tickvals"], rel=5e-3)
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on the PATH (Debian package: chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="the Python package playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=["--headless=new", "--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_is_drawn_and_fits_without_a_network(written, chromium, width, scheme):
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_is_drawn_and_fits_without_a_network(written, visit, drawn_in, width, scheme):
     path, cards = written
-    complaints, requests = [], []
-    context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-    page = context.new_page()
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("body[data-ready=true]", timeout=60_000)
-    drawn = page.eval_on_selector_all(
-        ".figure",
-        "all => all.filter(e => e.querySelector('svg.main-svg .cartesianlayer .trace')).map(e => e.dataset.figure)",
-    )
-    assert drawn == [name for name, card in cards.items() if card.figure is not None]
+    page = visit(path, width=width, scheme=scheme)
+    assert drawn_in(page) == [name for name, card in cards.items() if card.figure is not None]
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert complaints == []
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    context.close()

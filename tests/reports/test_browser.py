@@ -1,6 +1,5 @@
 """The page in a real browser without a network."""
 
-import shutil
 import time
 
 import pytest
@@ -8,23 +7,6 @@ import pytest
 from reports.build import write_report
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no chromium on the PATH (Debian package: chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="the Python package playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -35,30 +17,6 @@ def files(isodepth_fit, hostile_fit, plain_fit, with_map, tmp_path_factory):
     return {
         name: (folder / f"{name}.html", write_report(fit, folder / f"{name}.html").cards) for name, fit in fits.items()
     }
-
-
-@pytest.fixture
-def visit(browser):
-    """A function that opens a file and waits until all is drawn; the page must keep quiet and ask for nothing."""
-    contexts, complaints, requests = [], [], []
-
-    def opened(path, *, width=1280, scheme="light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("body[data-ready=true]", timeout=60_000)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 def until(page, condition):
@@ -72,15 +30,10 @@ def until(page, condition):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["isodepth", "hostile", "plain"])
-def test_every_figure_is_drawn_and_the_page_fits(visit, files, name, width, scheme):
+def test_every_figure_is_drawn_and_the_page_fits(visit, drawn_in, files, name, width, scheme):
     path, cards = files[name]
     page = visit(path, width=width, scheme=scheme)
-    wanted = [card.name for card in cards if card.figure is not None]
-    drawn = page.eval_on_selector_all(
-        ".figure",
-        "all => all.filter(e => e.querySelector('svg.main-svg .cartesianlayer .trace')).map(e => e.dataset.figure)",
-    )
-    assert drawn == wanted
+    assert drawn_in(page) == [card.name for card in cards if card.figure is not None]
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     # No drawing is wider than its card, and each keeps a legible height.
     boxes = page.eval_on_selector_all(
@@ -135,4 +88,15 @@ def test_panels_stack_when_the_page_gets_narrow(visit, files):
     until(page, "document.documentElement.scrollWidth <= window.innerWidth")
     until(
         page, "[...document.querySelectorAll('svg.main-svg')].every(e => e.getBoundingClientRect().right <= innerWidth)"
+    )
+
+
+def test_a_figure_that_is_not_shown_stops_no_other(visit, files):
+    page = visit(files["isodepth"][0])
+    page.evaluate("document.querySelector('.figure').style.display = 'none'")
+    page.set_viewport_size({"width": 800, "height": 900})
+    until(
+        page,
+        "[...document.querySelectorAll('.figure')].slice(1).every("
+        "e => e.querySelector('svg.main-svg').getBoundingClientRect().width === e.clientWidth)",
     )
