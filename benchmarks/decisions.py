@@ -171,11 +171,9 @@ def decided(truth: Fit, place: int, table: RunTable, menus: dict[str, Menu]) -> 
 
 def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
     out = {}
-    for name in (*PROBLEMS, INSIDE):
-        rows = [
-            record[each] for record in records for each in PROBLEMS
-            if name == each or (name == INSIDE and each not in BEYOND)
-        ]  # fmt: skip
+    together = {INSIDE: [name for name in PROBLEMS if name not in BEYOND], "all": list(PROBLEMS)}
+    for name in (*PROBLEMS, *together):
+        rows = [record[each] for record in records for each in together.get(name, [name])]
         ours, theirs = (np.array([row[who]["regret"] for row in rows]) for who in ("ours", "plug-in"))
         stated = np.array([row["stated"] for row in rows])
         rng = np.random.default_rng(0)
@@ -208,6 +206,7 @@ def main() -> None:
             records.append(decided(truth, int(place), table, menus))
             if len(records) % 5 == 0 or len(records) == arguments.truths:
                 write(arguments.out, result)
+    write(arguments.out, result)
     report(result)
 
 
