@@ -137,6 +137,67 @@ def plan_preset(
     return _plan(family, cells, study, seeds, min_steps, left_out, changes)
 
 
+def plan_cells(
+    cells: Sequence[Mapping[str, Any]],
+    *,
+    study: str,
+    preset_name: str | None = None,
+    unrolled_layers: int | None = None,
+    **changes: Any,
+) -> Plan:
+    """A plan of runs that are named one by one, in their order.
+
+    Parameters
+    ----------
+    cells : sequence of mapping
+        Each with ``recipe``, ``recurrences``, ``d_model`` and ``tokens``, an exact multiple of the batch; ``seed``
+        where it is not 0; ``budget``, FLOPs: where it buys these tokens the run aims at it, and so belongs to its cell
+        of a grid.
+    study : str
+        MLflow experiment of the runs.
+    preset_name : str, optional
+        One of `trainer.presets.PRESETS`, whose fields the runs have.
+    unrolled_layers : int, optional
+        Layers of the recurrent part when unrolled; the preset's, without one 4.
+    **changes
+        Fields of `trainer.config.TrainConfig` for all runs, in place of the preset's.
+
+    Raises
+    ------
+    UsageError
+        An unknown preset, a cell that lacks one of these fields or has others, a value that cannot be trained, a run
+        that comes twice, or a study without a name.
+    """
+    require_study(study)
+    needed, more = {"recipe", "recurrences", "d_model", "tokens"}, {"seed", "budget"}
+    for number, cell in enumerate(cells, start=1):
+        if not needed <= set(cell) <= needed | more:
+            raise UsageError(
+                f"cell {number} has {', '.join(cell)}", allowed=f"{', '.join(sorted(needed))}, and seed and budget"
+            )
+    for name in (*TARGETS, "seed", *sorted(needed)):
+        if name in changes:
+            raise UsageError(f"{name} for all cells", allowed="the cells' own")
+    if preset_name is None:
+        base = Preset("cells", "runs named one by one", 4 if unrolled_layers is None else unrolled_layers, {}, ())
+    elif unrolled_layers is None:
+        base = preset(preset_name)
+    else:
+        raise UsageError(f"unrolled_layers with the preset {preset_name}", allowed="the preset's own depth")
+    require_count("unrolled_layers", base.unrolled_layers)
+    return Plan(study, tuple(_planned(with_digest(_of_cell(base, changes, cell))) for cell in cells))
+
+
+def _of_cell(base: Preset, changes: Mapping[str, Any], cell: Mapping[str, Any]) -> TrainConfig:
+    """The config of one cell: aimed at its budget where that buys its tokens, else at its tokens."""
+    named = {name: value for name, value in cell.items() if name not in TARGETS}
+    config = layered(base, changes, named, {"tokens": cell["tokens"]})
+    if cell.get("budget") is None:
+        return config
+    aimed = layered(base, changes, named, {"budget": cell["budget"]})
+    return aimed if aimed.train_tokens == config.train_tokens else config
+
+
 def _require_each_once(name: str, values: Sequence[Any]) -> None:
     if not values or len(set(values)) < len(values):
         raise UsageError(f"{name} = {list(values)}", allowed="one or more values, each once")

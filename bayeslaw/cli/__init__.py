@@ -22,9 +22,10 @@ VERBS = {
     "compare": "Hold laws, recurrence maps and recipes side by side.",
     "calibrate": "Try a model's posterior on data simulated from the model itself.",
     "check": "Find what is wrong with a fit, and what its answer hangs on.",
-    "allocate": "Recommend width, tokens and recurrences for a training budget.",
+    "allocate": "Recommend width, tokens, recurrences and recipe for a training budget, or for a loss.",
     "predict": "Forecast the loss of one configuration.",
     "equivalent": "Say which non-looped model is as good as a looped one, and what either costs.",
+    "design": "Propose the runs to train next for a purse of compute.",
     "report": "Write the offline HTML report of a fit.",
 }
 

@@ -150,6 +150,7 @@ def test_a_proposal_is_trained(tiny_file, corpus, tmp_path, capsys):
     capsys.readouterr()
     assert len(list((tmp_path / "trained" / "runs").iterdir())) == 1
 
-    wrong = [*how, "--seq-len", 32, "--recipes", "baseline"]
+    wrong = list(how)
+    wrong[how.index("--seq-len") + 1] = 32
     assert design(tiny_file, "--purse", 4e10, "--about", "phi", "--out", tmp_path / "other.json", *wrong) == 2
     assert "seq_len 32 and not 16" in capsys.readouterr().err

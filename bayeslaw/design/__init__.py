@@ -1,0 +1,1 @@
+"""What to train next: runs that most reduce, per FLOP, what a person is unsure of."""
