@@ -11,17 +11,14 @@ from bayeslaw.constraints import MOST_FLOPS, Constraints
 from bayeslaw.errors import UsageError
 from bayeslaw.location import Location, location_of
 from bayeslaw.options import Choice, choices
+from bayeslaw.outside import distances, sentences
 from bayeslaw.posterior import Fit
-from bayeslaw.predict import largest_budget
 from bayeslaw.recommendation import Allocation, Option
 
 Array = NDArray[np.float64]
 
 OBJECTIVES = ("mean", "quantile", "regret")
 """What a recommendation has least of: expected loss, an upper quantile of the loss, the largest regret of any draw."""
-
-BEYOND = 1.5
-"""A recommended model so many times larger or smaller than all trained ones is called an extrapolation."""
 
 OFTEN = 0.05
 """Share of draws with an optimum at an edge from which on it is said."""
@@ -109,7 +106,7 @@ def allocate(
         recommended=recommended,
         expected_regret=float((recommended.trainable.loss - best).mean()),
         location=location,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -140,12 +137,11 @@ def _badness(loss: Array, best: Array, objective: str, quantile: float) -> float
 def _notes(
     fit: Fit, flops: float | None, found: Sequence[Choice], recommended: Option, constraints: Constraints
 ) -> list[str]:
-    run, notes = recommended.trainable, []
-    spent = largest_budget(fit)
-    if (flops or run.flops) > 1.05 * spent:
-        notes.append(
-            f"the budget is {_factor((flops or run.flops) / spent)} times the largest trained one: an extrapolation"
-        )
+    run, notes = recommended.trainable, list[str]()
+    outside = distances(
+        fit, recurrences=run.recurrences, n_unique=run.n_unique, tokens=run.tokens, flops=run.flops
+    )  # fmt: skip
+    notes += sentences(fit, outside, run.recipe)
     if constraints.d_model is None:
         notes += [*_edge(found, "smallest"), *_edge(found, "largest")]
     if constraints.data_tokens is not None and (epochs := run.tokens / constraints.data_tokens) > 1:
@@ -158,12 +154,6 @@ def _notes(
     if binding.name != "budget":
         left = "" if flops is None else f", {run.flops / flops:.0%} of the budget is spent"
         notes.append(f"{binding.name} limits the tokens of the recommended run{left}")
-    sizes = fit.runs["n_unique"].astype(float)
-    if not sizes.min() / BEYOND <= run.n_unique <= sizes.max() * BEYOND:
-        notes.append(
-            f"the recommended {run.n_unique:.3g} parameters lie outside the trained {sizes.min():.3g} to "
-            f"{sizes.max():.3g}: the law alone speaks there"
-        )
     return notes
 
 
@@ -179,7 +169,3 @@ def _edge(found: Sequence[Choice], end: str) -> list[str]:
         f"{', '.join(choice.name for choice in there)}: the optimum lies at the edge of the possible sizes, the {end} "
         f"({sizes}{', by ' + ' and '.join(held) if held else ''}), in {shares} of the draws"
     ]
-
-
-def _factor(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.2g}"

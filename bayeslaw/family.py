@@ -97,12 +97,6 @@ class Family:
         at = r == recurrences
         return float(n_once[at][0]), float(n_rec[at][0])
 
-    def nearest_width(self, d_model: float) -> int:
-        """The trainable width nearest to ``d_model`` on a log scale."""
-        below = max(self.width_step, int(d_model // self.width_step) * self.width_step)
-        above = below + self.width_step
-        return below if d_model * d_model <= below * above else above
-
 
 ISODEPTH = Family(
     name="isodepth",

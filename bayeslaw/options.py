@@ -15,6 +15,7 @@ from bayeslaw.errors import DecisionError, UsageError
 from bayeslaw.frontier import Optimum, drifted, optimum
 from bayeslaw.lines import Line
 from bayeslaw.location import Location
+from bayeslaw.outside import untrained
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import family_of, law_loss
 from bayeslaw.sizes import Sizes, along, plain_sizes, size_at, sizes_of
@@ -159,8 +160,8 @@ def choices(
     refused: list[DecisionError] = []
     for name, r in _pairs(fit, recipes, recurrences, flops_rule):
         label = f"r = {r}" if len(recipes) == 1 else f"{name}, r = {r}"
-        if r not in trained_recurrences(fit, name):
-            notes.append(f"{label} was never trained: an extrapolation of the recurrence map")
+        if why := untrained(fit, r, name):
+            notes.append(why)
         sizes = (
             plain_sizes() if flops_rule else sizes_of(family_of(fit, family, recipe=name), r, **fit.convention)
         )  # fmt: skip

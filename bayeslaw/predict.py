@@ -98,13 +98,6 @@ def family_of(fit: Fit, name: str | None = None, *, recipe: str | None = None) -
     return family
 
 
-def largest_budget(fit: Fit) -> float:
-    """The most training FLOPs that a fitted run spent; 6 N D where the runs do not say."""
-    if "flops" in fit.runs and fit.runs["flops"].notna().any():
-        return float(fit.runs["flops"].max())
-    return float((6.0 * fit.runs["n_unique"] * fit.runs["tokens"].astype(float)).max())
-
-
 def width_of(width_scale: float) -> float:
     """d_model of a width scale; a `UsageError` where there is no such network."""
     width = width_scale * WIDTH_UNIT

@@ -127,16 +127,6 @@ def test_the_family_trains_divisors_only():
     assert ISODEPTH.architecture(640, 4.0).recurrences == 4
 
 
-@given(st.floats(1, 1e5))
-def test_the_nearest_width_is_trainable_and_nearest_on_a_log_scale(width):
-    nearest = ISODEPTH.nearest_width(width)
-    assert nearest >= ISODEPTH.width_step
-    assert nearest % ISODEPTH.width_step == 0
-    for other in (nearest - ISODEPTH.width_step, nearest + ISODEPTH.width_step):
-        if other > 0:
-            assert abs(math.log(nearest / width)) <= abs(math.log(other / width)) + 1e-12
-
-
 @pytest.mark.parametrize("budget", [0, -1e18, math.nan, math.inf])
 def test_a_budget_that_buys_nothing_is_refused(budget):
     with pytest.raises(UsageError, match="FLOPs"):

@@ -116,7 +116,7 @@ def test_a_loop_that_is_worth_its_compute_is_recommended(isodepth_fit):
 
 def test_extrapolation_is_said(isodepth_fit):
     notes = " ".join(allocate(isodepth_fit, flops=2.15e20, recurrences=[1, 16]).notes)
-    assert "10.0 times the largest trained one" in notes
+    assert "10 times the largest trained budget" in notes
     assert "r = 16 was never trained" in notes
 
 
@@ -149,7 +149,7 @@ def test_plain_table_asks_what_to_decide_over(plain_fit):
     assert best.d_model is None
     assert 6 * best.n_unique * best.tokens == pytest.approx(1e21, rel=1e-3)
     named = allocate(plain_fit, flops=1e22, family="isodepth")
-    assert any("times the largest trained one" in note for note in named.notes)
+    assert any("times the largest trained budget" in note for note in named.notes)
     assert named.recommended.trainable.d_model % 128 == 0
 
 

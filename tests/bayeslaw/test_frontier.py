@@ -1,5 +1,7 @@
 """Sizes, budget lines and the optimum along them, against the architecture and a brute-force search."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,10 +67,14 @@ def test_size_at_is_the_inverse_of_along():
     assert size_at(np.array([5.0, 0.0, 0.0]), 6.0) == np.inf
 
 
-def test_nearest_width_is_that_of_the_family():
-    sizes = sizes_of(ISODEPTH, 1, injection_in="once")
-    for width in (1, 129, 181, 182, 700.5, 5000):
-        assert sizes.nearest(width) == ISODEPTH.nearest_width(width)
+@given(st.floats(1, 1e5))
+def test_the_nearest_width_is_trainable_and_nearest_on_a_log_scale(width):
+    nearest = sizes_of(ISODEPTH, 1, injection_in="once").nearest(width)
+    assert nearest >= ISODEPTH.width_step
+    assert nearest % ISODEPTH.width_step == 0
+    for other in (nearest - ISODEPTH.width_step, nearest + ISODEPTH.width_step):
+        if other > 0:
+            assert abs(math.log(nearest / width)) <= abs(math.log(other / width)) + 1e-12
 
 
 @settings(max_examples=60, deadline=None)
