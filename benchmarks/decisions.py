@@ -1,8 +1,8 @@
 """What decisions are worth when the truth is known: realised regret of `bayeslaw allocate` and of the plug-in optimum.
 
-Run with `python benchmarks/decisions.py`; tables are printed and written to benchmarks/results/decisions.json, as they
-grow: a run that was stopped goes on where it was; delete the file to begin anew. `--truths 200` says how many truths
-each law has.
+Run with `python benchmarks/decisions.py`; tables are printed and written to benchmarks/results/decisions.json, single
+decisions to decisions.csv as they grow: a run that was stopped goes on where it was; delete it to begin anew.
+`--truths 200` says how many truths each law has.
 
 A truth is one posterior draw of a law fitted to the published baseline runs: of the default model or of the additive
 law. Losses of the 116 runs are drawn from it, and two people decide on them. One fits the default model and takes what
@@ -30,6 +30,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import pandas as pd
 
 from bayeslaw.allocate import allocate
 from bayeslaw.constraints import Constraints
@@ -144,46 +145,41 @@ def family_of_table(table: RunTable):
     return spanned_family("of the runs", {name: table.runs[name].tolist() for name in FAMILY_COLUMNS})
 
 
-def decided(truth: Fit, place: int, table: RunTable, menus: dict[str, Menu]) -> dict[str, Any]:
+def decided(truth: Fit, place: int, table: RunTable, menus: dict[str, Menu]) -> list[dict[str, Any]]:
     rng = np.random.default_rng([17, place])
     runs = drawn(truth, place, table, rng)
     own = fit(runs, seed=place, **SAMPLER)
-    record: dict[str, Any] = {"draw": place}
+    rows = []
     for name, (flops, constraints) in PROBLEMS.items():
         losses = menus[name].losses(truth, place, truth.convention)
         least = min(float(values.min()) for values in losses.values())
         made = allocate(own, flops=flops, constraints=constraints, location=Location(tau=0.0, cells=0))
         ours = (made.recommended.recurrences, float(made.recommended.trainable.d_model or 0))
         theirs = plugged(runs, menus[name], truth.convention)
-        record[name] = {
-            "stated": made.expected_regret,
-            **{
-                who: {
-                    "r": r,
-                    "width": width,
-                    "regret": float(losses[r][np.searchsorted(menus[name].widths[r], width)]) - least,
-                }
-                for who, (r, width) in (("ours", ours), ("plug-in", theirs))
-            },
-        }
-    return record
+        row: dict[str, Any] = {"draw": place, "problem": name, "stated": made.expected_regret}
+        for who, (r, width) in (("ours", ours), ("plug_in", theirs)):
+            regret = float(losses[r][np.searchsorted(menus[name].widths[r], width)]) - least
+            row |= {f"{who}_r": r, f"{who}_width": width, f"{who}_regret": regret}
+        rows.append(row)
+    return rows
 
 
-def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: pd.DataFrame) -> dict[str, Any]:
     out = {}
     together = {INSIDE: [name for name in PROBLEMS if name not in BEYOND], "all": list(PROBLEMS)}
     for name in (*PROBLEMS, *together):
-        rows = [record[each] for record in records for each in together.get(name, [name])]
-        ours, theirs = (np.array([row[who]["regret"] for row in rows]) for who in ("ours", "plug-in"))
-        stated = np.array([row["stated"] for row in rows])
-        rng = np.random.default_rng(0)
-        picks = rng.integers(0, len(rows), (2000, len(rows)))
-        ratio = stated[picks].mean(axis=1) / np.maximum(ours[picks].mean(axis=1), 1e-12)
+        part = rows[rows["problem"].isin(together.get(name, [name]))]
+        ours, theirs = part["ours_regret"], part["plug_in_regret"]
+        # A truth is drawn again with all its problems.
+        each = part.groupby("draw")[["stated", "ours_regret"]].mean().to_numpy()
+        picks = np.random.default_rng(0).integers(0, len(each), (2000, len(each)))
+        drawn = each[picks].mean(axis=1)
+        ratio = drawn[:, 0] / np.maximum(drawn[:, 1], 1e-12)
         out[name] = {
-            "ours_mean": float(ours.mean()), "ours_q95": float(np.quantile(ours, 0.95)),
-            "plug_in_mean": float(theirs.mean()), "plug_in_q95": float(np.quantile(theirs, 0.95)),
-            "stated_mean": float(stated.mean()), "stated_over_realised": float(stated.mean() / max(ours.mean(), 1e-12)),
-            "stated_over_realised_90": [float(q) for q in np.quantile(ratio, [0.05, 0.95])],
+            "ours_mean": ours.mean(), "ours_q95": ours.quantile(0.95), "plug_in_mean": theirs.mean(),
+            "plug_in_q95": theirs.quantile(0.95), "stated_mean": part["stated"].mean(),
+            "stated_over_realised": part["stated"].mean() / max(ours.mean(), 1e-12),
+            "stated_over_realised_90": np.quantile(ratio, [0.05, 0.95]).tolist(),
         }  # fmt: skip
     return out
 
@@ -194,36 +190,35 @@ def main() -> None:
     parser.add_argument("--laws", default=",".join(LAWS))
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
-    table = load_runs("isodepth")
-    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": {}}
+    table, path = load_runs("isodepth"), arguments.out.with_suffix(".csv")
+    done = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["law", "draw"])
     for law in arguments.laws.split(","):
         truth = fit(table, **LAWS[law])
         count = truth.posterior.sizes["chain"] * truth.posterior.sizes["draw"]
         menus = {name: menu(truth, flops, constraints) for name, (flops, constraints) in PROBLEMS.items()}
-        records = result["records"].setdefault(law, [])
-        places = np.linspace(0, count - 1, arguments.truths).astype(int)
-        for place in places[len(records) :]:
-            records.append(decided(truth, int(place), table, menus))
-            if len(records) % 5 == 0 or len(records) == arguments.truths:
-                write(arguments.out, result)
-    write(arguments.out, result)
-    report(result)
-
-
-def write(path: Path, result: dict[str, Any]) -> None:
-    result |= {
+        for place in np.linspace(0, count - 1, arguments.truths).astype(int):
+            if ((done["law"] == law) & (done["draw"] == place)).any():
+                continue
+            rows = pd.DataFrame(decided(truth, int(place), table, menus))
+            rows.insert(0, "law", law)
+            done = pd.concat([done, rows], ignore_index=True) if len(done) else rows
+            with written_whole(path) as partial:
+                done.to_csv(partial, index=False, float_format="%.4g")
+    result = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "versions": versions("numpy", "pymc", "nutpie", "numba"),
-        "summary": {law: summary(records) for law, records in result["records"].items() if records},
+        "truths": {law: int(rows["draw"].nunique()) for law, rows in done.groupby("law")},
+        "summary": {law: summary(rows) for law, rows in done.groupby("law")},
     }
-    with written_whole(path) as partial:
-        partial.write_text(json.dumps(result, indent=1) + "\n")
+    with written_whole(arguments.out) as partial:
+        partial.write_text(json.dumps(result, indent=1, default=float) + "\n")
+    report(result)
 
 
 def report(result: dict[str, Any]) -> None:
     for law, rows in result["summary"].items():
-        print(f"{len(result['records'][law])} truths from the {law} law; regret in 1e-4 nats/token")
+        print(f"{result['truths'][law]} truths from the {law} law; regret in 1e-4 nats/token")
         print("problem                    ours: mean, q95   plug-in: mean, q95   stated   stated / realised (90 %)")
         for name, row in rows.items():
             ours, theirs = ([1e4 * row[f"{who}_{key}"] for key in ("mean", "q95")] for who in ("ours", "plug_in"))
