@@ -20,6 +20,9 @@ Array = NDArray[np.float64]
 OBJECTIVES = ("mean", "quantile", "regret")
 """What a recommendation has least of: expected loss, an upper quantile of the loss, the largest regret of any draw."""
 
+NEARLY = 0.9
+"""Share of a limit that a run which it holds back takes: widths come in steps."""
+
 OFTEN = 0.05
 """Share of draws with an optimum at an edge from which on it is said."""
 
@@ -104,6 +107,7 @@ def allocate(
         options=options,
         candidates=tuple(run for choice in found for run in choice.trainable),
         recommended=recommended,
+        objective_value=_badness(recommended.trainable.loss, best, objective, quantile),
         expected_regret=float((recommended.trainable.loss - best).mean()),
         location=location,
         notes=tuple(dict.fromkeys(notes)),
@@ -146,14 +150,18 @@ def _notes(
         notes += [*_edge(found, "smallest"), *_edge(found, "largest")]
     if constraints.data_tokens is not None and (epochs := run.tokens / constraints.data_tokens) > 1:
         notes.append(f"the data are passed over {epochs:.2f} times, and the law takes repeated tokens for new ones")
-    binding = next(
-        choice.line.binding(run.size)
+    line = next(
+        choice.line
         for choice in found
         if (choice.recipe, choice.recurrences) == (recommended.recipe, recommended.recurrences)
     )
-    if binding.name != "budget":
-        left = "" if flops is None else f", {run.flops / flops:.0%} of the budget is spent"
-        notes.append(f"{binding.name} limits the tokens of the recommended run{left}")
+    for limit in line.limits:
+        used = limit.taken(run.size, run.tokens) / limit.amount
+        if limit.name != "budget" and used > NEARLY:
+            left = "" if flops is None else f"; {run.flops / flops:.0%} of the budget is spent on training"
+            notes.append(
+                f"{limit.name} holds the run back: it takes {used:.0%} of the {limit.amount:.3g} {limit.unit}{left}"
+            )
     return notes
 
 
@@ -162,10 +170,11 @@ def _edge(found: Sequence[Choice], end: str) -> list[str]:
     there = [choice for choice in found if getattr(choice.optimum, f"at_{end}") > OFTEN]
     if not there:
         return []
-    sizes = ", ".join(choice.sizes.called(round(getattr(choice.line, end))) for choice in there)
-    shares = ", ".join(dict.fromkeys(f"{getattr(choice.optimum, f'at_{end}'):.0%}" for choice in there))
+    each = ", ".join(
+        f"{choice.name} at {choice.sizes.called(round(getattr(choice.line, end)))} "
+        f"({getattr(choice.optimum, f'at_{end}'):.0%} of the draws)"
+        for choice in there
+    )
     held = {choice.line.held_by for choice in there} - {""} if end == "largest" else set()
-    return [
-        f"{', '.join(choice.name for choice in there)}: the optimum lies at the edge of the possible sizes, the {end} "
-        f"({sizes}{', by ' + ' and '.join(held) if held else ''}), in {shares} of the draws"
-    ]
+    by = f", by {' and '.join(sorted(held))}" if held else ""
+    return [f"the optimum lies at the edge of the possible sizes, the {end}{by}: {each}"]

@@ -118,18 +118,15 @@ class Constraints:
                     do=f"the nearest is {sizes.nearest(self.d_model)}" if sizes.has_width else None,
                 )
             smallest = largest = float(self.d_model)
+        least = max(smallest, sizes.smallest)
+        lacking = []
         for bound in self._bounds(sizes):
-            reach = bound.largest(0.0)
-            least = max(smallest, sizes.smallest)
-            if reach < least * (1 - 1e-12):
-                taken = bound.taken(least)
-                raise DecisionError(
-                    f"{bound.name} of {bound.amount:.3g} {bound.unit}: {sizes.called(least)} takes {taken:.3g}, "
-                    f"{taken / bound.amount:.3g} times as much" + ("" if self.d_model else ", and is the smallest"),
-                    allowed=f"{taken:.3g} {bound.unit} or more",
-                )
-            if reach < largest:
-                largest, held_by = max(reach, least), bound.name
+            lacking.append(bound.lacks(least, sizes.called(least)))
+            if (reach := max(bound.largest(0.0), least)) < largest:
+                largest, held_by = reach, bound.name
+        if any(lacking):
+            lacking += [limit.lacks(least, sizes.called(least), sizes.batch_tokens) for limit in limits]
+            raise DecisionError("; ".join(filter(None, lacking)))
         line = budget_line(sizes, limits, smallest=smallest, largest=largest)
         return replace(line, held_by=held_by if line.largest == largest else "")
 
@@ -148,7 +145,7 @@ class Constraints:
             )  # fmt: skip
         if self.data_tokens is not None:
             yield Limit(
-                name="data", amount=self.data_tokens * (self.epochs or 1.0), unit="tokens of data",
+                name="data", amount=self.data_tokens * (self.epochs or 1.0), unit="tokens",
                 cost=np.array([1.0, 0.0, 0.0]), fixed=NOTHING,
             )  # fmt: skip
 

@@ -68,10 +68,7 @@ def flops_limit(sizes: Sizes, flops: float, *, generated: float = 0.0) -> Limit:
         Tokens that the model will generate over its life, each priced at a full context.
     """
     fixed = generated * sizes.inference_flops if generated else NOTHING
-    # A budget is aimed at to the nearest optimiser step, as every run of a grid is.
-    return Limit(
-        name="budget", amount=flops, unit="FLOPs", cost=sizes.flops_per_token, fixed=fixed, whole=False
-    )  # fmt: skip
+    return Limit(name="budget", amount=flops, unit="FLOPs", cost=sizes.flops_per_token, fixed=fixed)
 
 
 def optima(

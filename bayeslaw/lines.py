@@ -22,6 +22,9 @@ Array = NDArray[np.float64]
 
 NOTHING = np.zeros(3)
 
+ROUNDING = 1e-9
+"""By so little, relatively, a limit may seem to be exceeded."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Limit:
@@ -37,8 +40,6 @@ class Limit:
         What a token takes of it, coefficients of powers of the size.
     fixed : ndarray, shape (3,)
         What a model takes besides.
-    whole : bool
-        Whether it must never be exceeded: tokens are then rounded down to whole batches, else to the nearest.
     """
 
     name: str
@@ -46,7 +47,6 @@ class Limit:
     unit: str
     cost: Array
     fixed: Array
-    whole: bool = True
 
     def tokens(self, size: Array | float) -> Array:
         """Tokens that it leaves for a model of each size; 0 or less where none."""
@@ -58,7 +58,21 @@ class Limit:
 
     def largest(self, tokens: float) -> float:
         """The largest size that it leaves so many tokens for; 0 where there is none, inf where size costs nothing."""
-        return float(size_at(self.fixed + tokens * self.cost, self.amount))
+        growing = self.fixed + tokens * self.cost
+        if not growing[1:].any():
+            return np.inf if growing[0] <= self.amount * (1 + ROUNDING) else 0.0
+        return float(size_at(growing, self.amount))
+
+    def lacks(self, size: float, called: str, tokens: float = 0.0) -> str:
+        """A sentence where it does not leave a model of one size so many tokens; else empty."""
+        taken = self.taken(size, tokens)
+        if taken <= self.amount * (1 + ROUNDING):
+            return ""
+        step = f" for a step of {tokens:g} tokens" if tokens else ""
+        return (
+            f"{self.name} of {self.amount:.4g} {self.unit}: {called} takes {taken:.4g}{step}, "
+            f"{taken / self.amount:.3g} times as much"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,12 +114,8 @@ class Line:
         return min(self.limits, key=lambda limit: float(limit.tokens(size)))
 
     def whole_tokens(self, size: float, batch_tokens: int) -> int:
-        """Tokens in whole batches, at least one of them."""
-        most = []
-        for limit in self.limits:
-            batches = float(limit.tokens(size)) / batch_tokens
-            most.append(int(batches * (1 + 1e-12)) if limit.whole else round(batches))
-        return batch_tokens * max(1, min(most))
+        """Tokens in whole batches within all limits, at least one batch."""
+        return batch_tokens * max(1, int(float(self.tokens(size)) / batch_tokens * (1 + ROUNDING)))
 
 
 def budget_line(sizes: Sizes, limits: Sequence[Limit], *, smallest: float = 0.0, largest: float = np.inf) -> Line:
@@ -125,15 +135,9 @@ def budget_line(sizes: Sizes, limits: Sequence[Limit], *, smallest: float = 0.0,
         A limit leaves not one batch for the smallest model, or the bounds leave no size: says which and by how much.
     """
     smallest = max(sizes.smallest, smallest)
-    for limit in limits:
-        # To the nearest step half of one is enough.
-        taken = limit.taken(smallest, sizes.batch_tokens * (1.0 if limit.whole else 0.5))
-        if taken > limit.amount:
-            raise DecisionError(
-                f"{limit.name} of {limit.amount:.3g} {limit.unit}: {sizes.called(smallest)} takes {taken:.3g} for a "
-                f"step of {sizes.batch_tokens} tokens, {taken / limit.amount:.3g} times as much",
-                allowed=f"{taken:.3g} {limit.unit} or more",
-            )
+    lacking = [limit.lacks(smallest, sizes.called(smallest), sizes.batch_tokens) for limit in limits]
+    if any(lacking):
+        raise DecisionError("; ".join(filter(None, lacking)))
     largest = min(sizes.largest, largest, *(limit.largest(sizes.batch_tokens) for limit in limits))
     largest = max(smallest, largest)
     crossings = [

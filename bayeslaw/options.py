@@ -153,30 +153,27 @@ def choices(
         Nothing is left.
     """
     recipes = fit.recipes if recipe is None else (recipe,) if isinstance(recipe, str) else tuple(dict.fromkeys(recipe))
-    recipes = tuple(fit.choose_recipe(name) for name in recipes)
+    chosen = {fit.choose_recipe(name) for name in recipes}
+    recipes = tuple(name for name in fit.recipes if name in chosen)
     speed = None if constraints.gpu_hours is None else throughput_of(fit.runs, constraints.device)
     found: list[Choice] = []
     notes: list[str] = [] if speed is None else [str(speed)]
     refused: list[DecisionError] = []
     for name, r in _pairs(fit, recipes, recurrences, flops_rule):
         label = f"r = {r}" if len(recipes) == 1 else f"{name}, r = {r}"
-        if why := untrained(fit, r, name):
-            notes.append(why)
         sizes = (
             plain_sizes() if flops_rule else sizes_of(family_of(fit, family, recipe=name), r, **fit.convention)
         )  # fmt: skip
         try:
             found.append(_choice(fit, name, r, label, sizes, constraints, flops, speed))
+            notes += [why] if (why := untrained(fit, r, name)) else []
         except DecisionError as error:
             refused.append(error)
             notes.append(f"{label} is left out: {error.what}")
     if not found:
         if len({error.what for error in refused}) == 1:
             raise refused[0]
-        raise DecisionError(
-            "nothing can be trained within these constraints: "
-            + "; ".join(note for note in notes if "left out" in note)
-        )
+        raise DecisionError("nothing can be trained: " + "; ".join(note for note in notes if "left out" in note))
     if flops_rule is not None:
         notes += _rule_error(fit, family, found[0])
     return found, notes
@@ -244,8 +241,8 @@ def trainable(fit: Fit, choice: Choice, wanted: Array) -> tuple[Trainable, ...]:
     step = sizes.step or 1
     least, most = step * np.ceil(line.smallest / step - 1e-9), step * np.floor(line.largest / step + 1e-9)
     # The better of two widths is not always the nearer one.
-    either = np.concatenate([step * np.floor(wanted / step), step * np.ceil(wanted / step)])
-    chosen = np.unique(np.clip(either, least, max(least, most)))
+    either = np.concatenate([step * np.floor(wanted / step), step * np.ceil(wanted / step)] if sizes.step else [wanted])
+    chosen = np.unique(np.clip(either.round(), least, max(least, most)))
     tokens = np.array([line.whole_tokens(float(x), sizes.batch_tokens) for x in chosen])
     n_unique, cost = along(sizes.n_unique, chosen).round(), along(sizes.flops_per_token, chosen)
     inference = along(sizes.inference_flops, chosen)

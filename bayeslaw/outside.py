@@ -90,7 +90,7 @@ def sentences(fit: Fit, found: Mapping[str, Distance], recipe: str) -> Iterator[
         one = found[name]
         if one.steps:
             yield (
-                f"{one.value:.3g} {COLUMNS[name].unit} lie outside the trained {one.low:.3g} to {one.high:.3g}: "
+                f"{one.value:.4g} {COLUMNS[name].unit} lie outside the trained {one.low:.4g} to {one.high:.4g}: "
                 "an extrapolation"
             )
     compute, ratio = found[COMPUTE], found[RATIO]
@@ -101,7 +101,7 @@ def sentences(fit: Fit, found: Mapping[str, Distance], recipe: str) -> Iterator[
     if ratio.steps:
         where = f" at r = {r:g}" if r in trained else ""
         yield (
-            f"{ratio.value:.3g} tokens per parameter lie outside the {ratio.low:.3g} to {ratio.high:.3g} trained"
+            f"{ratio.value:.4g} tokens per parameter lie outside the {ratio.low:.4g} to {ratio.high:.4g} trained"
             f"{where}: an extrapolation"
         )
     if (far or ratio.steps) and not fit.spec.drift:

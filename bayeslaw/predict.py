@@ -77,7 +77,8 @@ def family_of(fit: Fit, name: str | None = None, *, recipe: str | None = None) -
     if missing:
         raise DecisionError(
             f"the runs of this fit have no architecture (no {', '.join(missing)})",
-            do=f"add --family {'|'.join(FAMILIES)}; else allocate and report take --flops-rule 6nd, predict --n-unique",
+            do=f"add --family {'|'.join(FAMILIES)}; else allocate and report take --flops-rule 6nd at r = 1, predict "
+            "--n-unique",
         )
     columns = {name: runs[name].tolist() for name in FAMILY_COLUMNS}
     family = spanned_family("of the runs", columns)

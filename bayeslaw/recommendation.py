@@ -77,6 +77,8 @@ class Allocation:
         All trainable configurations that were weighed.
     recommended : Option
         The one whose trainable configuration is best by the objective.
+    objective_value : float
+        How much of the objective it has; nats per token.
     expected_regret : float
         Expected loss of the recommendation above that of the best trainable configuration, each draw's own; nats per
         token.
@@ -94,6 +96,7 @@ class Allocation:
     options: tuple[Option, ...]
     candidates: tuple[Trainable, ...]
     recommended: Option
+    objective_value: float
     expected_regret: float
     location: Location
     notes: tuple[str, ...]
@@ -134,6 +137,7 @@ class Allocation:
                 "n_opt": interval(best.located.n_unique),
                 "memory": self.constraints.memory_of(best.trainable.n_unique),
             },
+            "objective_value": self.objective_value,
             "expected_regret": self.expected_regret,
             "probability_best": best.probability_best,
             "location_noise": self.location.tau if self.location.cells else None,
@@ -157,6 +161,25 @@ class Allocation:
         }
 
     @property
+    def spoken_budget(self) -> str:
+        """The budget in words, with what of it goes to generation."""
+        if not self.in_flops:
+            return f"{self.constraints.gpu_hours:g} device hours"
+        generated = self.constraints.lifetime_tokens
+        if not generated:
+            return f"{self.flops:.3g} FLOPs"
+        share = generated * self.recommended.trainable.inference_flops / self.flops
+        return f"{self.flops:.3g} FLOPs, {share:.0%} of them to generate {short(generated)} tokens,"
+
+    @property
+    def spoken_objective(self) -> str:
+        """What the recommendation has least of, in words."""
+        return {
+            "mean": "expected loss", "quantile": f"{self.quantile:g} quantile of loss",
+            "regret": "largest regret of any draw",
+        }[self.objective]  # fmt: skip
+
+    @property
     def runner_up(self) -> Option | None:
         """The next best option by expected loss."""
         others = [option for option in self.options if option is not self.recommended]
@@ -168,14 +191,16 @@ class Allocation:
         loss, size = interval(run.loss), interval(best.located.n_unique)
         whose = "" if len({option.recipe for option in self.options}) == 1 else f"{best.recipe}, "
         width = "" if run.d_model is None else f"width {run.d_model}, "
-        budget = f"{self.flops:.3g} FLOPs" if self.in_flops else f"{self.constraints.gpu_hours:g} device hours"
+        located = f"; the best size lies between {short(size['q05'])} and {short(size['q95'])} (90 %)"
         text = (
-            f"For {budget} train {whose}r = {best.recurrences}, {width}{short(run.n_unique)} unique parameters, on "
-            f"{short(run.tokens)} tokens: expected loss {loss['mean']:.4f} nats/token (90 % {loss['q05']:.4f} to "
-            f"{loss['q95']:.4f}), expected regret {self.expected_regret:.1e}; the best size lies between "
-            f"{short(size['q05'])} and {short(size['q95'])} (90 %), and this r is best with probability "
+            f"For {self.spoken_budget} train {whose}r = {best.recurrences}, {width}{short(run.n_unique)} unique "
+            f"parameters, on {short(run.tokens)} tokens: expected loss {loss['mean']:.4f} nats/token (90 % "
+            f"{loss['q05']:.4f} to {loss['q95']:.4f}), expected regret {self.expected_regret:.1e}"
+            f"{'' if self.constraints.d_model else located}. This r is best with probability "
             f"{best.probability_best:.2f}."
         )
+        if self.objective != "mean":
+            text = f"{text} It has the least {self.spoken_objective}: {self.objective_value:.4g} nats/token."
         if (other := self.runner_up) is not None:
             gap = interval(other.trainable.loss - run.loss)
             name = f"r = {other.recurrences}" if not whose else f"{other.recipe}, r = {other.recurrences}"

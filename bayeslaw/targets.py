@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from bayeslaw.allocate import NONE, allocate
 from bayeslaw.constraints import MOST_FLOPS, Constraints
 from bayeslaw.errors import UsageError
-from bayeslaw.frontier import optima
+from bayeslaw.frontier import flops_limit, optima
 from bayeslaw.location import location_of
 from bayeslaw.options import Choice, choices
 from bayeslaw.posterior import Fit
 from bayeslaw.predict import interval
 from bayeslaw.recommendation import Allocation
-from bayeslaw.sizes import along
+from bayeslaw.sizes import along, short
 
 Array = NDArray[np.float64]
 
@@ -78,6 +78,8 @@ class Target:
     routes : tuple of Route
     recommended : Allocation or None
         The cheapest recommendation that reaches it; None where there is none.
+    farthest : Allocation
+        What the largest budget that was looked at buys.
     floor : ndarray, shape (sample,)
         The law's E, which no budget goes below.
     notes : tuple of str
@@ -87,6 +89,7 @@ class Target:
     probability: float | None
     routes: tuple[Route, ...]
     recommended: Allocation | None
+    farthest: Allocation
     floor: Array
     notes: tuple[str, ...]
 
@@ -104,25 +107,32 @@ class Target:
             "E": interval(self.floor),
             "routes": [route.as_dict() for route in self.routes],
             "recommended": None if self.recommended is None else self.recommended.as_dict(),
+            "least_loss": self.farthest_loss,
             "notes": list(self.notes),
         }
 
+    @property
+    def farthest_loss(self) -> float:
+        """The loss of `farthest` that is to be the one asked for: expected, or the quantile."""
+        return _counted(self.farthest, self.probability)
+
     def __str__(self) -> str:
-        chance = self.probability_reachable
-        floor = interval(self.floor)
-        known = f"E, which no budget goes below, is {floor['mean']:.3f} (90 % {floor['q05']:.3f} to {floor['q95']:.3f})"
+        floor, share = interval(self.floor), self.probability_reachable
+        chance = f"{share:.2f}" if share in (0, 1) or 0.005 <= share < 0.995 else f"{share:.4f}"
+        known = (
+            f"In {chance} of the posterior's draws some budget up to {MOST_FLOPS:.0e} FLOPs reaches it; E, which the "
+            f"law never goes below, is {floor['mean']:.3f} (90 % {floor['q05']:.3f} to {floor['q95']:.3f})."
+        )
+        sure = "in expectation" if self.probability is None else f"with probability {self.probability:g}"
         if self.recommended is None:
+            within = " within these constraints" if self.farthest.constraints.as_dict() else ""
+            best = self.farthest.recommended.trainable
             return (
-                f"No budget up to {MOST_FLOPS:.0e} FLOPs is expected to reach {self.loss:g} nats/token: some does with "
-                f"probability {chance:.2f}; {known}."
+                f"No budget up to {MOST_FLOPS:.0e} FLOPs reaches {self.loss:g} nats/token {sure}{within}: the least "
+                f"that it comes to there is {self.farthest_loss:.4f}, with r = {best.recurrences}, {short(best.n_unique)} "
+                f"parameters and {short(best.tokens)} tokens. {known}"
             )
-        sure = (
-            "in expectation" if self.probability is None else f"with probability {self.probability:g} by this posterior"
-        )
-        return (
-            f"{self.loss:g} nats/token take {self.recommended.flops:.3g} FLOPs {sure}; some budget reaches them with "
-            f"probability {chance:.2f}; {known}.\n{self.recommended}"
-        )
+        return f"{self.loss:g} nats/token take {self.recommended.flops:.3g} FLOPs {sure}. {known}\n{self.recommended}"
 
 
 def target(
@@ -161,7 +171,7 @@ def target(
         raise UsageError(f"--probability {probability:g}", allowed="from 0.5 to below 1")
     options = {"recurrences": recurrences, "recipe": recipe, "family": family, "flops_rule": flops_rule}
     found, notes = choices(fit, flops=MOST_FLOPS, constraints=constraints, **options)  # type: ignore[arg-type]
-    needed = np.stack([_needed(fit, choice, loss) for choice in found])
+    needed = np.stack([_needed(fit, choice, constraints, loss) for choice in found])
     reached = np.isfinite(needed.min(axis=0))
     cheapest = np.bincount(needed.argmin(axis=0)[reached], minlength=len(found)) / max(1, reached.sum())
     location = location_of(fit)
@@ -173,9 +183,9 @@ def target(
         )  # fmt: skip
 
     def missed(made: Allocation) -> float:
-        draws = made.recommended.trainable.loss
-        return float(draws.mean() if probability is None else np.quantile(draws, probability)) - loss
+        return _counted(made, probability) - loss
 
+    farthest = at(MOST_FLOPS)
     recommended = _cheapest(at, missed, needed)
     floor = fit.draws(found[0].recipe, recurrences=found[0].recurrences, names=["E"])["E"]
     if loss <= floor.mean():
@@ -190,15 +200,23 @@ def target(
             for choice, flops, share in zip(found, needed, cheapest, strict=True)
         ),
         recommended=recommended,
+        farthest=farthest,
         floor=floor,
         notes=tuple(notes),
     )
 
 
-def _needed(fit: Fit, choice: Choice, loss: float) -> Array:
+def _counted(made: Allocation, probability: float | None) -> float:
+    """The loss of a recommended run that counts: expected, or the quantile."""
+    draws = made.recommended.trainable.loss
+    return float(draws.mean() if probability is None else np.quantile(draws, probability))
+
+
+def _needed(fit: Fit, choice: Choice, constraints: Constraints, loss: float) -> Array:
     """Least training budget of every draw, by the curve of its optimum over budgets; inf where it stays above."""
     sizes, r = choice.sizes, choice.recurrences
-    least = float(along(sizes.flops_per_token, choice.line.smallest)) * sizes.batch_tokens
+    one = flops_limit(sizes, 1.0, generated=constraints.lifetime_tokens)
+    least = one.taken(choice.line.smallest, sizes.batch_tokens)
     budgets = np.geomspace(least, MOST_FLOPS, BUDGETS)
     lines = [choice.line_at(float(flops)) for flops in budgets]
     size, tokens, curve = optima(

@@ -49,8 +49,8 @@ class Throughput:
 
     def __str__(self) -> str:
         return (
-            f"device time by {self.runs} measured runs on {self.device}: {1 / self.per_flop:.3g} FLOP/s less "
-            f"{self.overhead:.2g} s a token, off by {self.scatter:.0%} rms"
+            f"device time by {self.runs} measured runs on {self.device}: a token of F FLOPs takes F / "
+            f"{1 / self.per_flop:.3g} + {self.overhead:.2g} s, off by {self.scatter:.0%} rms"
         )
 
 

@@ -21,6 +21,9 @@ app = App(name="allocate", help="Recommend width, tokens, recurrences and recipe
 
 COLUMNS = 80
 
+FAR = 0.5
+"""Steps of compute, size, tokens or their ratio outside the trained runs from which on a configuration is marked."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConstraintFlags:
@@ -150,13 +153,15 @@ def allocate(
         print_json(answer | ({"pareto": [_point(run) for run in front]} if front is not None else {}))
         return
     for each in made:
+        if len(made) > 1:
+            print(f"{each.flops:.3g} FLOPs")
         _show(each)
     if len(made) > 1:
         print()
         _show_growth(growth(made))
     if front is not None:
         print()
-        _show_front(front)
+        _show_front(posterior, front)
     if aim is not None:
         print(textwrap.fill(printable(str(aim).splitlines()[0]), COLUMNS))
 
@@ -232,22 +237,32 @@ def _show_growth(rows: Sequence[dict[str, Any]]) -> None:
     )  # fmt: skip
 
 
-def _show_front(front: Sequence[Any]) -> None:
+def _show_front(fit: Any, front: Sequence[Any]) -> None:
     import numpy as np
 
+    from bayeslaw.outside import distances
     from bayeslaw.sizes import short
+
+    far = []
+    for run in front:
+        found = distances(
+            fit, recurrences=run.recurrences, n_unique=run.n_unique, tokens=run.tokens, flops=run.flops
+        )  # fmt: skip
+        far.append("*" if any(one.steps > FAR for one in found.values()) else "")
 
     print_table(
         ("recipe", "r", "width", "parameters", "FLOPs to generate", "tokens", "loss", "5 %", "95 %"),
         (
             (
-                run.recipe, str(run.recurrences), "-" if run.d_model is None else str(run.d_model), short(run.n_unique),
-                f"{run.inference_flops:.3g}", short(run.tokens), f"{run.loss.mean():.4f}",
+                run.recipe + mark, str(run.recurrences), "-" if run.d_model is None else str(run.d_model),
+                short(run.n_unique), f"{run.inference_flops:.3g}", short(run.tokens), f"{run.loss.mean():.4f}",
                 *(f"{q:.4f}" for q in np.quantile(run.loss, [0.05, 0.95])),
             )
-            for run in front
+            for run, mark in zip(front, far, strict=True)
         ),
     )  # fmt: skip
+    if any(far):
+        print("* well outside the trained runs, see `bayeslaw predict`")
 
 
 def _point(run: Any) -> dict[str, Any]:

@@ -142,6 +142,10 @@ def design(
                 for i, run in enumerate(result.runs)
             ),
         )  # fmt: skip
+    if result.runs:
+        print(
+            "alone: what a run by itself would take off the sd (for a regret, off the spread of the losses behind it)"
+        )
     if any(run.replicates for run in result.runs):
         print("* another seed of a trained configuration")
     for sentence in result.sentences():
@@ -186,9 +190,16 @@ def _plan(
         }
         for run in runs
     ]  # fmt: skip
-    plan: Plan = trainer_sweep.plan_cells(
-        cells, study=study, preset_name=preset, unrolled_layers=unrolled_layers, **fields
-    )
+    try:
+        plan: Plan = trainer_sweep.plan_cells(
+            cells, study=study, preset_name=preset, unrolled_layers=unrolled_layers, **fields
+        )
+    except UsageError as error:
+        raise UsageError(
+            f"the proposed runs cannot be planned with these settings: {error.what}", allowed=error.allowed,
+            do="give the settings of the fit's runs: their --preset, or depth, --seq-len, --vocab-size, --head-size and "
+            "a --batch-tokens that divides the tokens",
+        ) from error  # fmt: skip
     config = own("trainer.config").TrainConfig
     for run, planned in zip(runs, plan.runs, strict=True):
         mine, theirs = config.from_dict(planned.config).architecture, run.architecture

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from bayeslaw.cli.output import note, print_json
+from bayeslaw.cli.quantities import Tokens
 
 app = App(name="equivalent", help="Say which non-looped model is as good as a looped one, and what either costs.")
 
@@ -19,7 +20,7 @@ def equivalent(
     *,
     recurrences: float,
     width_scale: float,
-    tokens: float | None = None,
+    tokens: Tokens = None,
     recipe: str | None = None,
     family: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,

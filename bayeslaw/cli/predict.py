@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from bayeslaw.cli.lists import Floats
 from bayeslaw.cli.output import note, print_json
+from bayeslaw.cli.quantities import RequiredTokens
 
 app = App(name="predict", help="Forecast the loss of one configuration, at one r or several.")
 
@@ -18,7 +19,7 @@ def predict(
     fit: Path,
     /,
     *,
-    tokens: float,
+    tokens: RequiredTokens,
     width_scale: float | None = None,
     n_unique: float | None = None,
     recurrences: Annotated[list[float] | None, Floats] = None,

@@ -23,7 +23,8 @@ def _amount(token: Token, units: Mapping[str, float], kind: str) -> float:
     parts = re.fullmatch(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", token.value)
     unit = parts.group(2) if parts else ""
     try:
-        value = float(parts.group(1)) * units[unit] if parts else math.nan
+        known = {name.lower(): size for name, size in units.items()}
+        value = float(parts.group(1)) * known[unit.lower()] if parts else math.nan
     except (ValueError, KeyError):
         value = math.nan
     if not math.isfinite(value):
@@ -41,6 +42,9 @@ def _tokens(_: Any, tokens: Sequence[Token]) -> float:
 
 Bytes = Annotated[float | None, Parameter(converter=_bytes)]
 """A flag that takes bytes or is not given."""
+
+RequiredTokens = Annotated[float, Parameter(converter=_tokens)]
+"""A flag that takes a number of tokens."""
 
 Tokens = Annotated[float | None, Parameter(converter=_tokens)]
 """A flag that takes a number of tokens or is not given."""

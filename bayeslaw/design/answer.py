@@ -34,7 +34,8 @@ class Design:
     after : ndarray, shape (aim, run + 1)
         Measure of each aim (`Aim.measure`) now and after each run.
     alone : ndarray, shape (run,)
-        What each run by itself would take off the variance, as a share.
+        What each run by itself would take off the sd, as a share; of several aims off their root mean square, of a
+        regret off the spread of the losses that it hangs on.
     next : Possible or None
         The run of the greatest gain per FLOP: the one to train where the law is fitted again after each run.
     single : Possible or None
@@ -104,21 +105,22 @@ class Design:
             return ["No run is proposed."]
         out = []
         for aim, path, single, floor in zip(self.aims, self.after, self.after_single, self.endless, strict=True):
+            these = "this run" if len(self.runs) == 1 else f"these {len(self.runs)} runs"
             text = (
-                f"{aim.text}: {aim.measure}, is {path[0]:.3g} now and expected to be {path[-1]:.3g} after these "
-                f"{len(self.runs)} runs of {self.flops:.3g} FLOPs; the best single run would leave {single:.3g}"
+                f"{aim.text}: {aim.measure} {path[0]:.3g} now, expected to be {path[-1]:.3g} after {these} of "
+                f"{self.flops:.3g} FLOPs; the best single run would leave {single:.3g}"
             )
             if floor is not None and floor > path[-1] / 2:
                 text += f", and endless runs of these candidates {floor:.3g}"
             out.append(f"{text}.")
         if not self.enough:
-            out.append(f"Not worth it: all of them together take less than {100 * HARDLY:.0f} % off.")
+            out.append(f"Hardly worth it: all of them together take less than {100 * HARDLY:.0f} % off.")
         elif self.enough < len(self.runs):
             out.append(
                 f"Stop after run {self.enough}: what comes after it takes less than {100 * HARDLY:.0f} % off what is "
                 "then left."
             )
-        if self.next is not None:
+        if self.next is not None and self.enough:
             one = self.next
             out.append(
                 f"If you fit again after each run, train {one.recipe} with r = {one.recurrences}, width {one.d_model} "

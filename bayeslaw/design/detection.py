@@ -67,17 +67,16 @@ class Detection:
     def __str__(self) -> str:
         ways = ", ".join(f"{chance:.2f} after {n}" for n, chance in self.by_runs.items())
         text = (
-            f"A true |delta phi| of {self.difference:g} is declared (P(sign) >= {SURE:g}) with probability {ways} runs."
+            f"A true |delta phi| of {self.difference:g} is declared (P(sign) >= {SURE:g}) with probability {ways} "
+            f"{'run' if list(self.by_runs) == [1] else 'runs'}."
         )
         if self.needed is not None:
-            return f"{text} {self.needed} runs reach {self.power:g}."
-        text += f" None of these reaches {self.power:g}"
-        if self.endless < self.power:
-            return (
-                f"{text}, and endless runs at these r would not: they leave an sd of {self.sd_endless:.3f}, since "
-                f"single r may deviate from the map, and come to {self.endless:.2f}. Other r would tell more."
-            )
-        return f"{text}: raise --purse."
+            return f"{text} {self.needed} reach {self.power:g}."
+        endless = (
+            f"endless ones of these candidates leave an sd of {self.sd_endless:.3f} and come to {self.endless:.2f}"
+        )
+        more = "" if self.endless < self.power else ": raise --purse"
+        return f"{text} None of these reaches {self.power:g}; {endless}{more}."
 
 
 def probability(difference: float, mean: float, before: float, after: float) -> float:

@@ -82,6 +82,8 @@ def propose(
     _require(purse, texts, most, until, detect, power)
     compared = [text.partition(":")[2].strip() for text in texts if text.strip().startswith("delta_phi:")]
     own = [] if compared and recipe is None else [fit.choose_recipe(recipe)]
+    if recipe is None and any(text.strip().startswith("regret") for text in texts):
+        own = list(fit.recipes)  # a decision between all of them
     wanted = list(recipes) if recipes else list(dict.fromkeys([*own, *compared]))
     knowledge = Knowledge.of(fit, [*own, *wanted, *compared], families)
     aims = tuple(aim_of(text, knowledge, recipe=recipe) for text in texts)
@@ -111,6 +113,7 @@ def propose(
         chosen = within(belief, cost, purse, most=most)
     after, picked = measured(chosen), tuple(runs[i] for i in chosen)
     gains = np.where(cost <= purse, belief.gains(), 0.0)
+    share = gains[chosen] / belief.total if belief.total else gains[chosen]
     single = [int(gains.argmax())] if gains.max() > 0 else []
     endless = _endless(aims, belief)
     found = None
@@ -120,14 +123,14 @@ def propose(
         )
     again = sum(run.replicates is not None for run in picked)
     if again:
-        notes.append(f"{again} of these runs repeat a trained configuration with another seed")
+        notes.append(f"of these runs {again} repeat a trained configuration with another seed")
     return Design(
         aims=aims,
         purse=purse,
         considered=len(runs),
         runs=picked,
         after=after,
-        alone=gains[chosen] / belief.total if belief.total else gains[chosen],
+        alone=1 - np.sqrt(np.maximum(1 - share, 0.0)),
         next=runs[following[0]] if (following := next_runs(belief, cost, purse=purse)) else None,
         single=runs[single[0]] if single else None,
         after_single=measured(single)[:, -1],
@@ -225,5 +228,5 @@ def _untried(fit: Fit, knowledge: Knowledge, runs: Sequence[Possible]) -> list[s
     most = fit.range_of("flops")[1]
     beyond = sum(run.flops > 1.05 * most for run in runs)
     if beyond:
-        notes.append(f"{beyond} of these runs cost more than any trained one: an extrapolation of the law")
+        notes.append(f"of these runs {beyond} cost more than any trained one: an extrapolation of the law")
     return notes

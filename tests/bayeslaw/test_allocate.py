@@ -105,7 +105,7 @@ def test_device_hours_by_the_speed_of_the_runs(isodepth_fit):
     for run in both.candidates:
         seconds = run.tokens * (run.flops / run.tokens / 4e14 + 5e-7)
         assert seconds <= 8 * 3600 * (1 + 1e-9)
-    assert any("device time limits" in note for note in both.notes)
+    assert any("device time holds the run back: it takes " in note for note in both.notes)
     alone = allocate(found, constraints=Constraints(gpu_hours=8))
     assert alone.flops == pytest.approx(alone.recommended.trainable.flops)
     assert alone.flops <= 8 * 3600 * 4e14
@@ -145,9 +145,9 @@ def test_data_beyond_what_there_is_are_said(isodepth_fit):
 @pytest.mark.parametrize(
     ("constraints", "said"),
     [
-        ({"memory": 1e6}, r"r = 8 is left out: memory of 1e\+06 bytes: width 128 takes 2.43e\+06, 2.43 times"),
+        ({"memory": 1e6}, r"r = 8 is left out: memory of 1e\+06 bytes: width 128 takes 2.429e\+06, 2.43 times"),
         ({"inference_flops": 1e7}, "inference of 1e\\+07 FLOPs per generated token"),
-        ({"data_tokens": 1000}, "data of 1e\\+03 tokens of data"),
+        ({"data_tokens": 1000}, "data of 1000 tokens: width 128"),
         ({"memory": 1e8, "d_model": 4096}, "memory of 1e\\+08 bytes: width 4096 takes"),
         ({"lifetime_tokens": 1e15}, "budget of 2.15e\\+19 FLOPs: width 128"),
     ],
@@ -210,6 +210,23 @@ def test_objectives_have_least_of_what_they_name(isodepth_fit):
     ):
         chosen = measure(made[name].recommended.trainable)
         assert chosen == pytest.approx(min(measure(run) for run in made[name].candidates), rel=1e-12)
+
+
+def test_no_recommendation_costs_more_than_its_budget(isodepth_fit):
+    for flops in (4e13, 1e15, 2.15e19):
+        made = allocate(isodepth_fit, flops=flops)
+        assert all(run.flops <= flops * (1 + 1e-9) for run in made.candidates)
+
+
+def test_a_binding_limit_and_the_objective_are_said(isodepth_fit):
+    short = allocate(isodepth_fit, flops=FLOPS, constraints=Constraints(data_tokens=3e9), objective="regret")
+    assert any(note.startswith("data holds the run back") for note in short.notes)
+    assert "least largest regret of any draw" in str(short)
+    assert short.as_dict()["objective_value"] == pytest.approx(short.objective_value)
+    spent = allocate(isodepth_fit, flops=FLOPS, constraints=Constraints(lifetime_tokens=1e10))
+    share = 1e10 * spent.recommended.trainable.inference_flops / FLOPS
+    assert f"{share:.0%} of them to generate 10B tokens" in str(spent)
+    assert "best size lies" not in str(allocate(isodepth_fit, flops=FLOPS, constraints=Constraints(d_model=1024)))
 
 
 def test_recipes_and_their_probabilities(recipes_fit):
@@ -293,6 +310,24 @@ def test_a_target_below_the_floor_is_said_not_forced(isodepth_fit):
     assert "No budget" in str(found)
     assert found.as_dict()["routes"][0]["flops"] is None
     assert any("below the law's E" in note for note in found.notes)
+
+
+def test_a_target_with_inference_costs_more(isodepth_fit):
+    plain, generating = (
+        target(isodepth_fit, loss=2.3, constraints=Constraints(lifetime_tokens=tokens)).recommended
+        for tokens in (0, 1e10)
+    )
+    assert plain is not None
+    assert generating is not None
+    assert generating.flops > 1.1 * plain.flops
+
+
+def test_a_target_out_of_reach_says_what_comes_nearest(isodepth_fit):
+    found = target(isodepth_fit, loss=2.3, constraints=Constraints(memory=5e7))
+    assert found.recommended is None
+    assert "within these constraints" in str(found)
+    assert f"{found.farthest_loss:.4f}" in str(found)
+    assert found.farthest_loss > 2.3
 
 
 def test_a_target_out_of_reach_of_the_data(isodepth_fit):

@@ -153,8 +153,13 @@ def test_ends_of_a_line_are_told_apart():
 @pytest.mark.parametrize(
     ("limits", "smallest", "said"),
     [
-        (["flops"], 0.0, "budget of 1e\\+13 FLOPs: width 128 takes 1.46e\\+13 for a step of 262144 tokens, 1.46 times"),
-        (["data"], 0.0, "data of 1e\\+05 tokens: width 128 takes 2.62e\\+05"),
+        (
+            ["flops"],
+            0.0,
+            "budget of 1e\\+13 FLOPs: width 128 takes 2.914e\\+13 for a step of 262144 tokens, 2.91 times",
+        ),
+        (["data"], 0.0, "data of 1e\\+05 tokens: width 128 takes 2.621e\\+05"),
+        (["flops", "data"], 0.0, "budget of 1e\\+13 FLOPs: .*; data of 1e\\+05 tokens"),
         (["data"], 640.0, "width 640"),
     ],
 )
@@ -173,7 +178,17 @@ def test_whole_tokens_never_exceed_what_there_is():
     data = Limit(name="data", amount=2**18 * 7.9, unit="tokens", cost=np.array([1.0, 0, 0]), fixed=NOTHING)
     assert budget_line(sizes, [data], largest=256).whole_tokens(128, 2**18) == 7 * 2**18
     aimed = flops_limit(sizes, 7.9 * 2**18 * float(along(sizes.flops_per_token, 128)))
-    assert budget_line(sizes, [aimed]).whole_tokens(128, 2**18) == 8 * 2**18, "a budget is aimed at to the nearest step"
+    assert budget_line(sizes, [aimed]).whole_tokens(128, 2**18) == 7 * 2**18
+    exact = flops_limit(sizes, 8 * 2**18 * float(along(sizes.flops_per_token, 128)))
+    assert budget_line(sizes, [exact]).whole_tokens(128, 2**18) == 8 * 2**18
+
+
+def test_a_limit_of_exactly_one_step_bounds_no_size():
+    sizes = sizes_of(ISODEPTH, 1, injection_in="once")
+    data = Limit(name="data", amount=2.0**18, unit="tokens", cost=np.array([1.0, 0, 0]), fixed=NOTHING)
+    assert data.largest(2.0**18) == np.inf
+    assert data.largest(2.0**18 + 1) == 0
+    assert budget_line(sizes, [flops_limit(sizes, 1e19), data]).largest > 10_000
 
 
 def test_time_grows_no_faster_than_draws_and_budgets():
