@@ -129,8 +129,8 @@ class Target:
             best = self.farthest.recommended.trainable
             return (
                 f"No budget up to {MOST_FLOPS:.0e} FLOPs reaches {self.loss:g} nats/token {sure}{within}: the least "
-                f"that it comes to there is {self.farthest_loss:.4f}, with r = {best.recurrences}, {short(best.n_unique)} "
-                f"parameters and {short(best.tokens)} tokens. {known}"
+                f"that it comes to there is {self.farthest_loss:.4f}, with r = {best.recurrences}, "
+                f"{short(best.n_unique)} parameters and {short(best.tokens)} tokens. {known}"
             )
         return f"{self.loss:g} nats/token take {self.recommended.flops:.3g} FLOPs {sure}. {known}\n{self.recommended}"
 

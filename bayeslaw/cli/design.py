@@ -197,8 +197,8 @@ def _plan(
     except UsageError as error:
         raise UsageError(
             f"the proposed runs cannot be planned with these settings: {error.what}", allowed=error.allowed,
-            do="give the settings of the fit's runs: their --preset, or depth, --seq-len, --vocab-size, --head-size and "
-            "a --batch-tokens that divides the tokens",
+            do="give the settings of the fit's runs: their --preset, or depth, --seq-len, --vocab-size, --head-size "
+            "and a --batch-tokens that divides the tokens",
         ) from error  # fmt: skip
     config = own("trainer.config").TrainConfig
     for run, planned in zip(runs, plan.runs, strict=True):

@@ -189,7 +189,7 @@ def test_detection_is_what_simulated_beliefs_show():
     assert found.endless > found.by_runs[5] > found.by_runs[4] >= 0.8
     limited = detection(draws, [v0, 0.003], difference=0.1, power=0.8, endless=0.003)
     assert limited.needed is None
-    assert "endless runs at these r would not" in str(limited)
+    assert "endless ones of these candidates leave an sd of 0.055 and come to 0.55." in str(limited)
 
 
 @pytest.fixture(scope="module")
