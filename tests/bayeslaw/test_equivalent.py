@@ -162,6 +162,7 @@ def test_the_closed_form_is_that_of_layers():
     assert closed_form(ISODEPTH, 4, 1.0) == 1
 
 
+@pytest.mark.slow
 def test_other_recipes_have_their_own_worth_and_costs():
     made = fit("isodepth-recipes", law="coupled", draws=300, tune=300)
     found = {recipe: equivalent(made, recurrences=4, width_scale=16, recipe=recipe) for recipe in made.recipes}
@@ -175,6 +176,7 @@ def test_other_recipes_have_their_own_worth_and_costs():
     assert truncated.own_phi.mean() < base.own_phi.mean()
 
 
+@pytest.mark.slow
 def test_chinchilla_needs_tokens():
     made = fit("isodepth", law="chinchilla", draws=300, tune=300)
     with pytest.raises(DecisionError, match="--tokens"):
