@@ -31,6 +31,8 @@ benchmark: .venv/ready
 	$(BIN)/python benchmarks/posterior.py
 	$(BIN)/python benchmarks/paper.py
 	$(BIN)/python benchmarks/default_model.py
+	$(BIN)/python benchmarks/allocation.py
+	$(BIN)/python benchmarks/frontier.py
 	$(BIN)/python benchmarks/recipes.py
 	$(BIN)/python benchmarks/rates.py
 	$(BIN)/python benchmarks/learning.py
