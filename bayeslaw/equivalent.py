@@ -147,7 +147,7 @@ class Equivalence:
             self.sentence,
             f"unique ratio {self.unique_ratio:.3f}, effective ratio {_spoken(ratio)} of the non-looped model of the "
             "same width",
-            f"by the published closed form, injection left out, as {short(closed * self.n_plain)}: {closed:.3f} at phi "
+            f"the published closed form, injection left out, says {short(closed * self.n_plain)}: {closed:.3f} at phi "
             f"{phi:.3f}",
         ]
         if self.own_ratio is not None and self.own_phi is not None:

@@ -82,7 +82,7 @@ def test_equivalent_text(capsys, isodepth_file):
     assert run(["equivalent", str(isodepth_file), "--recurrences", "16", "--width-scale", "32"]) == 0
     caught = capsys.readouterr()
     assert "unique parameters do as well as a non-looped model of" in caught.out
-    assert "by the published closed form, injection left out, as" in caught.out
+    assert "the published closed form, injection left out, says" in caught.out
     assert "note: r = 16 was never trained" in caught.err
 
 
