@@ -198,7 +198,8 @@ def _pairs(
             raise UsageError(
                 f"--flops-rule 6nd with r = {looped}", allowed="r = 1", do="use --family for looped models"
             )
-    own_core = "recipe" in {dim for name in ("E", "size", "data") for dim in fit.posterior[name].dims}
+    core = [name for name in fit.law.parameters if name not in fit.law.map.parameters]
+    own_core = any("recipe" in fit.posterior[name].dims for name in core)
     pairs, plain = [], False
     for name in recipes:
         for r in sorted(set(recurrences or trained_recurrences(fit, name))):

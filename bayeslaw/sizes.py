@@ -63,8 +63,6 @@ class Sizes:
         Trainable widths are its multiples; 0 where sizes are no widths.
     batch_tokens : int
         Trainable token counts are its multiples.
-    embedding : float
-        Parameters of embedding and head for each unit of width: they count towards no law, but have to be stored.
     """
 
     n_once: Array
@@ -76,7 +74,6 @@ class Sizes:
     largest: float
     step: int
     batch_tokens: int
-    embedding: float
 
     @property
     def has_width(self) -> bool:
@@ -123,7 +120,6 @@ def sizes_of(family: Family, recurrences: float, *, injection_in: str, trained: 
         largest=np.inf,
         step=family.width_step,
         batch_tokens=family.batch_tokens,
-        embedding=2.0 * family.vocab_size,
     )
 
 
@@ -132,5 +128,5 @@ def plain_sizes() -> Sizes:
     unit = np.array([0.0, 1.0, 0.0])
     return Sizes(
         n_once=unit, n_rec=0 * unit, n_unique=unit, flops_per_token=6 * unit, inference_flops=2 * unit,
-        smallest=PLAIN_SIZES[0], largest=PLAIN_SIZES[1], step=0, batch_tokens=1, embedding=0.0,
+        smallest=PLAIN_SIZES[0], largest=PLAIN_SIZES[1], step=0, batch_tokens=1,
     )  # fmt: skip

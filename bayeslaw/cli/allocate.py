@@ -149,7 +149,13 @@ def allocate(
         note(f"wrote {out}")
     if as_json:
         made = [replace(each, notes=(*doubts, *each.notes)) for each in made]
-        answer = aim.as_dict() if aim else made[0].as_dict() if len(made) == 1 else _over_budgets(made, growth(made))
+        answer = (
+            aim.as_dict()
+            if aim
+            else made[0].as_dict()
+            if len(made) == 1
+            else {"budgets": [each.as_dict() for each in made], "growth": growth(made)}
+        )
         print_json(answer | ({"pareto": [_point(run) for run in front]} if front is not None else {}))
         return
     for each in made:
@@ -269,7 +275,3 @@ def _point(run: Any) -> dict[str, Any]:
     from bayeslaw.predict import interval
 
     return {"recipe": run.recipe, "recurrences": run.recurrences, **run.as_dict(), "loss": interval(run.loss)}
-
-
-def _over_budgets(made: Sequence[Any], grown: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"budgets": [each.as_dict() for each in made], "growth": list(grown)}

@@ -245,6 +245,18 @@ def test_recipes_and_their_probabilities(recipes_fit):
     assert "recurrences" in one.as_dict()
 
 
+def test_recipes_whose_laws_differ_each_have_their_plain_model(recipes_fit):
+    """Any parameter of the core that differs by recipe makes another network of r = 1, too."""
+    import xarray as xr
+
+    posterior = recipes_fit.posterior
+    tree = recipes_fit.data.copy()
+    alpha = posterior["alpha"] * xr.ones_like(posterior["recipe"], dtype=float)
+    tree["posterior"] = xr.DataTree(posterior.assign(alpha=alpha))
+    made = allocate(dataclasses.replace(recipes_fit, data=tree), flops=FLOPS)
+    assert {option.recipe for option in made.options if option.recurrences == 1} == set(recipes_fit.recipes)
+
+
 def test_location_is_learnt_from_the_cells(isodepth_fit):
     """The additive law puts N* 1.1 to 1.5 times too high: its intervals must know."""
     found = location_of(isodepth_fit)
