@@ -115,6 +115,8 @@ TAG_RESUMES = "bayeslaw.resumes"
 
 METRIC_TRAIN_LOSS = "train/loss"
 METRIC_VAL_LOSS = "val/loss"
+METRIC_VAL_LOSS_SE = "val/loss_se"
+"""Standard error from the choice of held-out text: common to all runs that are validated on it."""
 METRIC_LEARNING_RATE = "train/learning_rate/"
 """With the kind of parameters appended: matrix, embedding, head, gain, lane."""
 METRIC_GRADIENT_NORM = "train/gradient_norm"

@@ -75,8 +75,8 @@ class Preset:
     fields : dict
         Config fields of all its runs.
     cells : tuple of dict
-        Config fields that tell the runs of its grid apart: ``recipe``, ``recurrences``, ``d_model`` and, where the
-        fields have no target, ``budget``.
+        Config fields that tell the runs of its grid apart: ``recipe``, ``recurrences``, ``d_model``, where the fields
+        have no target ``budget``, and ``seed`` where it is not 0.
     """
 
     name: str
@@ -136,17 +136,58 @@ def _paper_cells() -> tuple[dict[str, Any], ...]:
     )
 
 
-def _desk_cells() -> tuple[dict[str, Any], ...]:
-    """Four widths about the optimum of each budget: at 2.5e12 and r = 1 it lies between 32 and 48."""
-    widths = {
-        2.5e12: (16, 32, 48, 64),
-        5e12: (32, 48, 64, 80),
-        1e13: (32, 48, 64, 96),
-        2e13: (48, 64, 96, 128),
-    }
-    loops = ("baseline", "truncated_bptt", "hyperconnections")
-    return (*_grid("baseline", (1,), widths), *(cell for recipe in loops for cell in _grid(recipe, (2, 4), widths)))
+DESK_RECIPES = ("baseline", "truncated_bptt", "hyperconnections")
+DESK_BUDGETS = (4e11, 8e11, 1.6e12, 3.2e12)
+DESK_RATE = 0.032
+"""Best of .01, .02 and .04 at the cell of `DESK_TUNED`, by a parabola in the log of the rate, for r = 1 and 4 alike."""
+REPLICATED = (0, 1, 2)
+"""Seeds of the replicated designs."""
+MISTUNED = (0.5, 2.0)
+"""Factors of the matrices' rate in the study of mis-tuned rates."""
 
+
+def _desk_loops(**cell: Any) -> list[dict[str, Any]]:
+    """A cell for every recipe and r of the study; r = 1, the same network for all recipes, once."""
+    loops = [{"recipe": recipe, "recurrences": r, **cell} for recipe in DESK_RECIPES for r in (2, 4)]
+    return [{"recipe": "baseline", "recurrences": 1, **cell}, *loops]
+
+
+def _desk_cells() -> tuple[dict[str, Any], ...]:
+    """Four widths about the optimum of each budget, and ten designs with two more seeds."""
+    widths = dict.fromkeys(DESK_BUDGETS, (16, 32, 48, 64)) | {DESK_BUDGETS[-1]: (32, 48, 64, 80)}
+    grid = [cell for budget in widths for d in widths[budget] for cell in _desk_loops(d_model=d, budget=budget)]
+    again = [
+        *_desk_loops(**DESK_TUNED),
+        *({"recipe": "baseline", "recurrences": r, "d_model": 48, "budget": DESK_BUDGETS[2]} for r in (1, 2, 4)),
+    ]
+    return (*grid, *(cell | {"seed": seed} for cell in again for seed in REPLICATED[1:]))
+
+
+DESK_TUNED: dict[str, Any] = {"d_model": 32, "budget": DESK_BUDGETS[1]}
+"""The cell at which rates are swept; its runs at `DESK_RATE` are replicates of the study."""
+
+
+def _mistuned_cells() -> tuple[dict[str, Any], ...]:
+    """Every recipe and r at one width and budget, with half and twice the matrices' rate."""
+    return tuple(
+        cell | {"matrix_rate": factor * DESK_RATE, "seed": seed}
+        for factor in MISTUNED
+        for seed in REPLICATED
+        for cell in _desk_loops(**DESK_TUNED)
+    )
+
+
+_DESK = {
+    "matrix_rate": DESK_RATE,
+    "prelude_layers": 1,
+    "coda_layers": 1,
+    "head_size": 16,
+    "seq_len": 128,
+    "batch_tokens": 2048,
+    "rate_rule": "desk",
+    "validation_tokens": 131_072,
+    "log_every": 20,
+}
 
 _PAPER = {
     "prelude_layers": 2,
@@ -179,18 +220,18 @@ PRESETS = {
         ),
         Preset(
             "desk",
-            "112 byte-level runs for a desktop's CPU: six effective layers, r = 1, 2, 4, four budgets, three recipes",
+            "132 byte-level runs for a desktop's CPU: six effective layers, r = 1, 2, 4, four budgets, three recipes",
             unrolled_layers=4,
-            fields={
-                "prelude_layers": 1,
-                "coda_layers": 1,
-                "head_size": 16,
-                "seq_len": 128,
-                "batch_tokens": 2048,
-                "rate_rule": "desk",
-            },
+            fields=_DESK,
             cells=_desk_cells(),
+        ),
+        Preset(
+            "desk-rates",
+            "42 runs of one cell of desk with half and twice the matrices' rate",
+            unrolled_layers=4,
+            fields=_DESK,
+            cells=_mistuned_cells(),
         ),
     )
 }
-"""Presets by name. ``desk`` holds 112 runs of 1.05e15 FLOPs in all: about 6 hours at 5e10 FLOP/s, on two CPU cores."""
+"""Presets by name. ``desk`` and ``desk-rates`` are 2.2e14 FLOPs in all: two hours at 3e10 FLOP/s, on one CPU core."""

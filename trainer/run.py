@@ -109,15 +109,14 @@ class Run:
         if self.tokens:
             row |= {"tokens": self.tokens, "epochs": self.tokens / len(self.batches.tokens), "flops": self._flops}
             row |= {"tokens_per_second": self.tokens / self.seconds}
-        if self.steps_done == self.config.steps:
-            results = {"loss": "val_loss", "loss_se": "val_loss_se"}
-            row |= {to: self._validation[name] for to, name in results.items() if self._is_known(name)}
+        loss = self._validation.get("val_loss", math.nan)
+        if self.steps_done == self.config.steps and math.isfinite(loss):
+            # Its standard error is that of the choice of held-out text, which all runs on a corpus share: no error of
+            # this run's own, so it stays in the curve.
+            row["loss"] = loss
         if self.peak_memory is not None:
             row["peak_memory"] = self.peak_memory
         return row
-
-    def _is_known(self, name: str) -> bool:
-        return math.isfinite(self._validation.get(name, math.nan))
 
     @property
     def _flops(self) -> float:
@@ -212,7 +211,7 @@ class Run:
         """Measure and record the validation loss; whether it is a number."""
         with self.learner.autocast():
             mean, error = validation_loss(self.learner.model, self.held_out, world=self.world)
-        record(self.steps_done, {schema.METRIC_VAL_LOSS: mean})
+        record(self.steps_done, {schema.METRIC_VAL_LOSS: mean, schema.METRIC_VAL_LOSS_SE: error})
         self._validation = {"val_loss": mean, "val_loss_se": error}
         return math.isfinite(mean)
 

@@ -72,20 +72,21 @@ def plan_grid(
     UsageError
         A value that cannot be trained, an empty axis, no cell of ``min_steps``, or a study without a name.
     """
-    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "recipes": recipes}
+    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "recipes": recipes, "seeds": seeds}
     for name, values in axes.items():
         _require_each_once(name, values)
     cells = tuple(
-        {"recipe": recipe, "recurrences": r, "d_model": width, "budget": budget}
+        {"recipe": recipe, "recurrences": r, "d_model": width, "budget": budget, "seed": seed}
         for recipe in recipes
         for r in recurrences
         for budget in budgets
         for width in widths
+        for seed in seeds
         if r != 1 or recipe == recipes[0]
     )
     require_count("unrolled_layers", unrolled_layers)
     family = Preset("grid", "a grid", unrolled_layers, {}, cells)
-    return _plan(family, cells, study, seeds, min_steps, left_out, fields)
+    return _plan(family, cells, study, min_steps, left_out, fields)
 
 
 def plan_preset(
@@ -96,7 +97,7 @@ def plan_preset(
     widths: Sequence[int] | None = None,
     recurrences: Sequence[int] | None = None,
     recipes: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     min_steps: int = MIN_STEPS,
     left_out: Callable[[str], None] | None = None,
     **changes: Any,
@@ -107,8 +108,10 @@ def plan_preset(
     ----------
     name : str
         One of `trainer.presets.PRESETS`.
-    study, seeds, min_steps, left_out
+    study, min_steps, left_out
         As for `plan_grid`.
+    seeds : sequence of int, optional
+        Every cell with each of them; by default those of the preset.
     budgets, widths, recurrences, recipes : sequence, optional
         The part of the grid to plan; all of it by default.
     **changes
@@ -134,7 +137,12 @@ def plan_preset(
         cells = tuple(cell for cell in cells if cell[field] in chosen)
     if not cells:
         raise UsageError(f"no run of the preset {name} is in all the parts chosen", do="choose fewer parts, or others")
-    return _plan(family, cells, study, seeds, min_steps, left_out, changes)
+    if seeds is not None:
+        _require_each_once("seeds", seeds)
+        alone = [{name: value for name, value in cell.items() if name != "seed"} for cell in cells]
+        different = [cell for place, cell in enumerate(alone) if cell not in alone[:place]]
+        cells = tuple(cell | {"seed": seed} for cell in different for seed in seeds)
+    return _plan(family, cells, study, min_steps, left_out, changes)
 
 
 def plan_cells(
@@ -207,14 +215,12 @@ def _plan(
     family: Preset,
     cells: Iterable[Mapping[str, Any]],
     study: str,
-    seeds: Sequence[int],
     min_steps: int,
     left_out: Callable[[str], None] | None,
     fields: Mapping[str, Any],
 ) -> Plan:
     """The plan of a family's cells with further fields for all of them."""
     require_study(study)
-    _require_each_once("seeds", seeds)
     require_count("min_steps", min_steps)
     for name in (*TARGETS, "seed"):
         if name in fields:
@@ -222,16 +228,15 @@ def _plan(
     tell = left_out or (lambda text: print(text, file=sys.stderr))
     runs = []
     for cell in sorted(cells, key=lambda cell: cell.get("budget", 0.0)):
-        for seed in seeds:
-            try:
-                config = layered(family, cell, fields, {"seed": seed})
-            except BudgetError as error:
-                tell(f"left out: {error.what}")
-                continue
-            if config.steps < min_steps:
-                tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
-            else:
-                runs.append(_planned(with_digest(config)))
+        try:
+            config = layered(family, cell, fields)
+        except BudgetError as error:
+            tell(f"left out: {error.what}")
+            continue
+        if config.steps < min_steps:
+            tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
+        else:
+            runs.append(_planned(with_digest(config)))
     if not runs:
         raise UsageError(
             f"no cell of the grid has {min_steps} optimiser steps",

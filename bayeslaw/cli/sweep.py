@@ -42,7 +42,7 @@ def plan(
     Parameters
     ----------
     preset
-        paper, paper-47b or desk. Without one --budgets, --widths and --recurrences are the grid.
+        paper, paper-47b, desk or desk-rates. Without one --budgets, --widths and --recurrences are the grid.
     budgets
         Training FLOPs of a run, one or more.
     widths
@@ -53,7 +53,7 @@ def plan(
         One or more of baseline (the default), truncated_bptt, hyperconnections, additive, passthrough; any other name
         is only a label. For r = 1, the same network for all, the first one's runs serve.
     seeds
-        One or more, 0 by default; more than one plans replicates.
+        One or more, by default the preset's own, without a preset 0; more than one plans replicates.
     unrolled_layers
         Layers of the recurrent part, recurrences x shared layers, 4 by default.
     min_steps

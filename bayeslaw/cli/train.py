@@ -16,7 +16,7 @@ from bayeslaw.cli.lists import OptionalInteger
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from bayeslaw.journal import FILE_NAME, read_journal
-from bayeslaw.schema import METRIC_MFU, METRIC_SKIPPED
+from bayeslaw.schema import METRIC_MFU, METRIC_SKIPPED, METRIC_VAL_LOSS_SE
 
 app = App(name="train", help="Train one looped language model.")
 
@@ -48,7 +48,7 @@ def train(
     Parameters
     ----------
     preset
-        paper, paper-47b or desk: the fields of a family of runs.
+        paper, paper-47b, desk or desk-rates: the fields of a family of runs.
     config
         A TOML file with the sections model, optimizer, data, target and execution; recipe and seed above them.
     continue_from
@@ -141,11 +141,10 @@ def _calmer(config: Any) -> str:
     return f"train with lower learning rates: {shown}; only then with a smaller --d-model or a larger --batch-tokens"
 
 
-def _loss(row: dict[str, Any]) -> str:
+def _loss(row: dict[str, Any], error: float) -> str:
     """The loss as the table shows it; a standard error takes more than one validation sequence."""
     if "loss" not in row:
         return "-"
-    error = row.get("loss_se", math.nan)
     return f"{row['loss']:.4f}" + (f" +- {error:.4f}" if math.isfinite(error) else "") + " nats/token"
 
 
@@ -160,7 +159,7 @@ def _print(row: dict[str, Any], run_dir: Path, as_json: bool) -> None:
     lines = {
         "run": row["run_id"],
         "state": row["state"],
-        "loss": _loss(row),
+        "loss": _loss(row, last.get(METRIC_VAL_LOSS_SE, math.nan)),
         "parameters": f"{row['n_unique']:,}",
         "tokens": f"{row.get('tokens', 0):,}",
         "FLOPs": f"{row.get('flops', 0.0):.3g}",

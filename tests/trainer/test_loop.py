@@ -63,7 +63,7 @@ def test_what_the_journal_holds(fields, finished):
     assert journal.start["versions"]["bayeslaw"] == code_version()
     assert journal.path.parent == finished / "runs" / config.run_id.replace("/", "-")
     row = journal.row
-    assert set(row) == set(COLUMNS) - {"source", "loss_unit", "training_run"}
+    assert set(row) == set(COLUMNS) - {"source", "loss_unit", "training_run", "loss_se"}
     assert row["state"] == "finished"
     assert row["tokens"] == 48 * 128
     assert row["epochs"] == row["tokens"] / len(load_corpus(fields["corpus"]).train)

@@ -85,16 +85,41 @@ def test_the_desk_grid():
     plan = plan_preset("desk", study="desk")
     budgets = sorted({r.row["budget"] for r in plan.runs})
     assert budgets[-1] == 8 * budgets[0]
-    cells = {}
+    cells, seeds = {}, {}
     for r in plan.runs:
-        cells.setdefault((r.row["recipe"], r.row["recurrences"], r.row["budget"]), []).append(r.row["d_model"])
+        cell = r.row["recipe"], r.row["recurrences"], r.row["budget"]
+        cells.setdefault(cell, []).append(r.row["d_model"]) if r.row["seed"] == 0 else None
+        seeds.setdefault((*cell, r.row["d_model"]), []).append(r.row["seed"])
         assert r.row["recurrences"] * r.row["shared_layers"] == 4
-        assert r.row["tokens"] >= 400 * 2048
+        assert r.row["tokens"] < len(load_corpus("stdlib").train)
     assert {key[:2] for key in cells} == {("baseline", 1)} | {
         (recipe, r) for recipe in ("baseline", "truncated_bptt", "hyperconnections") for r in (2, 4)
     }
-    assert all(len(set(widths)) == len(widths) >= 4 for widths in cells.values())
-    assert plan.flops / 5e10 < 8 * 3600
+    assert all(len(set(widths)) == len(widths) == 4 for widths in cells.values())
+    assert sorted(map(len, seeds.values())) == [1] * (len(seeds) - 10) + [3] * 10
+
+
+def test_the_mistuned_runs_are_those_of_a_replicated_cell():
+    tuned = {
+        (r.row["recipe"], r.row["recurrences"], r.row["seed"]): r
+        for r in plan_preset("desk", study="x").runs
+        if (r.row["d_model"], r.row["budget"]) == (32, 8e11)
+    }
+    plan = plan_preset("desk-rates", study="x")
+    assert len(plan.runs) == 2 * len(tuned) == 42
+    for r in plan.runs:
+        same = tuned[r.row["recipe"], r.row["recurrences"], r.row["seed"]]
+        ours, theirs = (TrainConfig.from_dict(run.config) for run in (r, same))
+        factor = ours.rates["matrix"] / theirs.rates["matrix"]
+        assert factor in (0.5, 2.0)
+        rate = theirs.optimizer.matrix_rate * factor
+        assert dataclasses.replace(theirs, optimizer=dataclasses.replace(theirs.optimizer, matrix_rate=rate)) == ours
+
+
+def test_seeds_take_the_place_of_a_preset_s_own():
+    part = {"recipes": ("baseline",), "recurrences": (4,), "budgets": (8e11,), "widths": (32,), "study": "x"}
+    assert [r.row["seed"] for r in plan_preset("desk", **part).runs] == [0, 1, 2]
+    assert [r.row["seed"] for r in plan_preset("desk", seeds=(7,), **part).runs] == [7]
 
 
 def test_recipes():
@@ -140,7 +165,7 @@ def test_layers_that_cannot_be_meant(layer, named):
 
 def test_unknown_presets_and_partitions():
     with pytest.raises(
-        UsageError, match="preset 'papr'\n  allowed: paper, paper-47b, desk\n  next: the nearest is paper"
+        UsageError, match="preset 'papr'\n  allowed: paper, paper-47b, desk, desk-rates\n  next: the nearest is paper"
     ):
         preset("papr")
     with pytest.raises(UsageError, match="recurrences = 5 with 4 unrolled layers"):
