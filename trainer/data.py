@@ -197,9 +197,14 @@ class Batches:
         """Windows of an epoch; one is given up so that each epoch can start at another offset."""
         return (len(self.tokens) - self.seq_len) // self.seq_len
 
-    def at(self, step: int) -> NDArray[np.int64]:
-        """Tokens [B, T + 1] of a step: a pure function of (seed, step)."""
-        window = np.arange(step * self.sequences, (step + 1) * self.sequences)
+    def at(self, step: int, rank: int = 0, size: int = 1) -> NDArray[np.int64]:
+        """Tokens [B / size, T + 1] of a process's share of a step.
+
+        The whole batch is a pure function of (seed, step); processes share it out by rank, whatever their number.
+        """
+        share = self.sequences // size
+        begin = step * self.sequences + rank * share
+        window = np.arange(begin, begin + share)
         epoch, place = np.divmod(window, self.windows)
         starts = np.empty_like(window)
         for number in np.unique(epoch):

@@ -113,21 +113,19 @@ class Learner:
         kept = self.model.architecture.backprop_recurrences == self.model.architecture.recurrences
         return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bfloat16, cache_enabled=kept)
 
-    def step(self, number: int, batch_BS: Tensor, *, stop: bool = False, save: bool = False) -> Step:
+    def step(self, number: int, own_BS: Tensor, *, stop: bool = False, save: bool = False) -> Step:
         """Do optimiser step ``number``, unless loss or gradients of any process are not finite.
 
         Parameters
         ----------
         number : int
             From 0.
-        batch_BS : tensor of int64, [B, T + 1]
-            The whole batch; this process takes its share.
+        own_BS : tensor of int64, [B / processes, T + 1]
+            This process's share of the batch.
         stop, save : bool
             Whether this process asks to stop, or to save a checkpoint, after the step.
         """
-        rank = self._world.rank
-        own = batch_BS[rank * self.sequences : (rank + 1) * self.sequences].to(self._world.device, non_blocking=True)
-        passes = torch.split(own, self.at_once)
+        passes = torch.split(own_BS.to(self._world.device, non_blocking=True), self.at_once)
         loss = torch.zeros((), device=self._world.device)
         for place, part in enumerate(passes, start=1):
             alone: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

@@ -149,7 +149,7 @@ class Run:
         config = self.config
         while self.steps_done < config.steps:
             begun = time.perf_counter()
-            batch = torch.from_numpy(self.batches.at(self.steps_done))
+            batch = torch.from_numpy(self.batches.at(self.steps_done, self.world.rank, self.world.size))
             minutes = (time.monotonic() - self._last_saved) / 60
             step = self.learner.step(
                 self.steps_done,

@@ -184,7 +184,7 @@ def sums(fields) -> list[bool]:
 
     DistributedDataParallel.forward = forwarding
     for number in range(2):
-        learning.step(number, torch.zeros(8, 17, dtype=torch.int64))
+        learning.step(number, torch.zeros(4, 17, dtype=torch.int64))
     return summing
 
 
@@ -215,7 +215,7 @@ def shard(fields, state=None):
         learning.load(copy.deepcopy(state))  # what comes from the parent is shared memory
     batches = Batches(load_corpus(config.data.corpus).train, 16, 8, 0)
     for number in range(2):
-        learning.step(number, torch.from_numpy(batches.at(number)))
+        learning.step(number, torch.from_numpy(batches.at(number, world.rank, world.size)))
     names = {id(parameter): name for name, parameter in learning.model.named_parameters()}
     own, storages = [], {}
     for part in learning.optimizers._parts:
