@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
+from models.head import capped, mean_loss, token_losses
 from models.injection import HyperConnections, make_injection
 from models.layers import Block, Cache, Matrix, RMSNorm, Rotary
 
-LOGIT_CAP = 15.0
 HEAD_STD = 1e-3
 
 PARTS = ("once", "shared", "injection", "embedding", "head")
@@ -118,6 +118,22 @@ class LoopedTransformer(nn.Module):
             The network has no parameters for so many recurrences, or the tokens exceed the context, those in the cache
             included.
         """
+        return capped(F.linear(self._read_by_head(tokens_BT, recurrences, cache), self.head))
+
+    def loss(self, tokens_BS: Tensor) -> Tensor:
+        """Mean loss of next tokens [], nats, of sequences [B, T + 1]: as from `forward`, without all logits at once."""
+        h_BTd = self._read_by_head(tokens_BS[:, :-1])
+        return mean_loss(h_BTd.flatten(0, 1), self.head, tokens_BS[:, 1:].flatten())
+
+    @torch.no_grad()
+    def token_losses(self, tokens_BS: Tensor, *, recurrences: int | None = None) -> Tensor:
+        """Loss of each next token [B, T], nats, of sequences [B, T + 1]; parameters as for `forward`."""
+        h_BTd = self._read_by_head(tokens_BS[:, :-1], recurrences)
+        losses_N = token_losses(h_BTd.flatten(0, 1), self.head, tokens_BS[:, 1:].flatten())
+        return losses_N.view(h_BTd.shape[:2])
+
+    def _read_by_head(self, tokens_BT: Tensor, recurrences: int | None = None, cache: Cache | None = None) -> Tensor:
+        """What the head reads, [B, T, d]."""
         runs = self.architecture.recurrences if recurrences is None else self._checked(recurrences)
         self._check_length(tokens_BT.shape[1], cache)
         e_BTd = self.embedding_norm(F.embedding(tokens_BT, self.embedding))
@@ -138,9 +154,8 @@ class LoopedTransformer(nn.Module):
         h_BTd = self._through(self.coda, self.injection.read(h), cache)
         if cache is not None:
             cache.advance(tokens_BT.shape[1])
-        logits_BTV = F.linear(self.final_norm(h_BTd), self.head)
-        logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
-        return LOGIT_CAP * torch.tanh(logits_BTV / LOGIT_CAP)
+        read_BTd: Tensor = self.final_norm(h_BTd)
+        return read_BTd
 
     def _recur(self, e_BTd: Tensor, h: Tensor, t: int, cache: Cache | None = None) -> Tensor:
         """One recurrence: injection, shared block, norm; the state before it to the state after it."""

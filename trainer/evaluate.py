@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from models.looped import LoopedTransformer
@@ -40,8 +39,7 @@ def validation_loss(
     losses = []
     for part in torch.split(sequences[world.rank :: world.size], at_once):
         tokens = part.to(world.device)
-        logits_BTV = model(tokens[:, :-1], recurrences=recurrences)
-        token_losses = F.cross_entropy(logits_BTV.transpose(1, 2), tokens[:, 1:], reduction="none")
+        token_losses = model.token_losses(tokens, recurrences=recurrences)
         losses.append(token_losses.mean(dim=1, dtype=torch.float64).cpu().numpy())
     per_sequence = np.concatenate([np.empty(0), *losses])
     per_sequence = np.concatenate(world.gathered(per_sequence))  # of all processes, in an order that does not matter

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -57,8 +56,7 @@ class _Loss(nn.Module):
         self.model = model
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        logits_BTV = self.model(tokens_BS[:, :-1])
-        return F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BS[:, 1:].flatten())
+        return self.model.loss(tokens_BS)
 
 
 class Learner:
