@@ -18,6 +18,7 @@ from bayeslaw.errors import UsageError
 from bayeslaw.plan import config_hash
 from bayeslaw.schema import run_name
 from trainer.checks import require_known, require_multiple, require_text, require_whole
+from trainer.data import context_and_vocabulary
 from trainer.rates import KINDS, RULES
 from trainer.sections import DataConfig, ModelConfig, OptimizerConfig, TargetConfig
 
@@ -108,16 +109,20 @@ class TrainConfig:
     def of(cls, **fields: Any) -> TrainConfig:
         """The config of a flat mapping of fields, whatever section they belong to; None means the default.
 
+        On packed shards the default of ``seq_len`` and ``vocab_size`` is what they were packed with.
+
         Raises
         ------
         UsageError
             An unknown or missing name, or a value that cannot be trained.
+        DataError
+            The meta file of the shards is damaged.
         """
         require_known("config field", fields, FIELDS)
+        fields = context_and_vocabulary(fields.get("corpus")) | {n: v for n, v in fields.items() if v is not None}
         parts: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
         for name, value in fields.items():
-            if value is not None:
-                parts[FIELDS[name]][name] = value
+            parts[FIELDS[name]][name] = value
         return cls.from_dict({**parts.pop(""), **parts})
 
     @classmethod

@@ -27,7 +27,8 @@ class Execution:
         Of matmuls and attention: ``float32``, or ``bfloat16`` by autocast; ``auto`` is bfloat16 on a GPU, float32 on a
         CPU. Weights, residual and optimiser stay in float32.
     compile : str
-        ``on``, ``off``; ``auto`` compiles on a GPU.
+        ``on``, ``off``; ``auto`` compiles on a GPU, and on a CPU with a C++ compiler the runs that are long enough, see
+        `trainer.compilation`.
     micro_batch : int, optional
         Sequences of one forward and backward pass on a device, a divisor of its share of the batch. By default all of
         them on a CPU, and on a GPU what about 16 GB of activations hold.

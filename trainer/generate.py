@@ -1,4 +1,4 @@
-"""Text from a trained network, byte by byte, with a key-value cache or without."""
+"""Text from a trained network, token by token, with a key-value cache or without."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from models.layers import Cache
 from models.looped import LoopedTransformer
 from trainer import checkpoint
 from trainer.checks import is_positive, nearest, require_count
+from trainer.data.corpora import HUB_CORPORA, STDLIB
+from trainer.data.format import TRAIN, is_packed, read_meta
+from trainer.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, tokenizer_of
 from trainer.layering import recorded_config
 from trainer.sections import BYTE_VALUES, MOST_LAYERS
 from trainer.states import require_same
@@ -21,7 +24,9 @@ from trainer.states import require_same
 DECODINGS = ("cached", "plain")
 """``plain`` runs the whole window through the network for every token, ``cached`` only what is new."""
 
-DOCUMENT_START = 0
+TEXT = ByteTokenizer(bos=0)
+"""How corpora of text are read: a zero byte begins a document."""
+
 MOST = 2**63
 
 
@@ -49,10 +54,51 @@ def load_model(path: Path) -> LoopedTransformer:
     return model.double().eval()
 
 
+def tokenizer_for(path: Path, named: str | None = None) -> Tokenizer:
+    """The tokenizer of a run's newest checkpoint, or of a checkpoint: the one beside its packed corpus, or bytes.
+
+    Parameters
+    ----------
+    path : Path
+        A run directory or a checkpoint's.
+    named : str, optional
+        The tokenizer to take instead, see `trainer.data.tokenizer.load_tokenizer`.
+
+    Raises
+    ------
+    UsageError
+        The corpus is not there to say which, or the network's vocabulary is smaller than the tokenizer's.
+    DataError
+        What the corpus says is damaged.
+    """
+    point = checkpoint.read(path)
+    config = recorded_config(point.facts, point.path)
+    corpus, most = config.data.corpus, config.model.vocab_size
+    if named is not None:
+        tokenizer = load_tokenizer(named)
+        if tokenizer.vocab_size > most:
+            raise UsageError(
+                f"the tokenizer {named} has {tokenizer.vocab_size} tokens",
+                allowed=f"at most {most}, the vocabulary of the network",
+                do="name the tokenizer that the network's corpus was packed with",
+            )
+        return tokenizer
+    if is_packed(Path(corpus)):
+        return tokenizer_of(read_meta(Path(corpus), TRAIN))
+    if corpus in HUB_CORPORA or (corpus != STDLIB and most > BYTE_VALUES and not Path(corpus).exists()):
+        raise UsageError(
+            f"the corpus {corpus!r} is not here to say how its text was tokenised",
+            allowed="--tokenizer with a tokenizer.json, a name of the hub, or bytes",
+            do="name the tokenizer, or call from the folder that the run was trained in",
+        )
+    return TEXT
+
+
 def generate(
     model: LoopedTransformer,
     prompt: str,
     *,
+    tokenizer: Tokenizer = TEXT,
     tokens: int = 200,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -60,7 +106,7 @@ def generate(
     recurrences: int | None = None,
     decoding: str = "cached",
 ) -> Iterator[int]:
-    """The bytes that follow a prompt, one after another; 0 ends a document.
+    """The tokens that follow a prompt, one after another; the tokenizer's BOS ends a document.
 
     The network sees a window of at most its context. When the window is full, its older half is dropped, by both
     decodings alike.
@@ -70,12 +116,14 @@ def generate(
     model : LoopedTransformer
     prompt : str
         The beginning of a document, empty for none.
+    tokenizer : Tokenizer
+        Of the text that the network was trained on, see `tokenizer_for`.
     tokens : int
-        How many bytes.
+        How many tokens.
     temperature : float
-        Divides the logits; 0 takes the likeliest byte.
+        Divides the logits; 0 takes the likeliest token.
     top_k : int, optional
-        Choose among so many likeliest bytes.
+        Choose among so many likeliest tokens.
     seed : int
         Of the draws.
     recurrences : int, optional
@@ -102,10 +150,10 @@ def generate(
         raise UsageError(f"temperature = {temperature!r}", allowed="a finite number, 0 or more; 0 is greedy")
     if decoding not in DECODINGS:
         raise UsageError(f"decoding {decoding!r}", allowed=", ".join(DECODINGS), do=nearest(decoding, DECODINGS))
-    window = _Window(model, recurrences, cached=decoding == "cached")
-    for token in (DOCUMENT_START, *prompt.encode("utf-8", "surrogateescape")):
+    window = _Window(model, recurrences, cached=decoding == "cached", vocab_size=tokenizer.vocab_size)
+    for token in (tokenizer.bos, *tokenizer.encode([prompt])[0].tolist()):
         window.append(token)
-    return _bytes(window, window.logits(), tokens, temperature, top_k, torch.Generator().manual_seed(seed))
+    return _tokens(window, window.logits(), tokens, temperature, top_k, torch.Generator().manual_seed(seed))
 
 
 def _require_layers(architecture: Architecture, recurrences: int) -> None:
@@ -119,7 +167,7 @@ def _require_layers(architecture: Architecture, recurrences: int) -> None:
         )
 
 
-def _bytes(
+def _tokens(
     window: _Window, logits_V: Tensor, tokens: int, temperature: float, top_k: int | None, generator: torch.Generator
 ) -> Iterator[int]:
     for left in reversed(range(tokens)):
@@ -143,12 +191,13 @@ def _choose(logits_V: Tensor, temperature: float, top_k: int | None, generator: 
 class _Window:
     """The tokens that the network sees, and what of them its cache holds."""
 
-    def __init__(self, model: LoopedTransformer, recurrences: int | None, *, cached: bool) -> None:
+    def __init__(self, model: LoopedTransformer, recurrences: int | None, *, cached: bool, vocab_size: int) -> None:
         self._model = model
         self._recurrences = recurrences
         self._seq_len = model.architecture.seq_len
         self._tokens: list[int] = []
         self._cached = cached
+        self._vocab_size = vocab_size
         self._cache: Cache | None = None
 
     def append(self, token: int) -> None:
@@ -160,9 +209,9 @@ class _Window:
 
     @torch.no_grad()
     def logits(self) -> Tensor:
-        """Logits [256] of the byte after the window."""
+        """Logits [vocab_size] of the token after the window."""
         if self._cached and self._cache is None:
             self._cache = Cache(self._seq_len)
         new = self._tokens[self._cache.length if self._cache else 0 :]
         logits_1TV: Tensor = self._model(torch.tensor([new]), recurrences=self._recurrences, cache=self._cache)
-        return logits_1TV[0, -1, :BYTE_VALUES]
+        return logits_1TV[0, -1, : self._vocab_size]

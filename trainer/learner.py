@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bayeslaw.errors import UsageError
 from models.looped import LoopedTransformer
+from trainer import compilation
 from trainer.config import TrainConfig
 from trainer.distributed import World
 from trainer.execution import Execution
@@ -25,27 +26,56 @@ THREAD_WORK = 2**17
 """Activations (batch tokens x MLP width) from which more than one thread pays; below, they only wait for each other."""
 
 
-@dataclass(frozen=True)
 class Step:
     """What became of one optimiser step, the same in every process.
 
+    The numbers are the device's until somebody asks for one, which waits for it; `settle` waits once for many steps.
+
     Parameters
     ----------
-    loss : float
-        Before the step, nats per token, over the whole batch.
-    gradient_norm : float
-        Euclidean norm of all gradients.
-    skipped : bool
-        Loss or gradients were not finite in some process: no process moved anything.
-    stop, save : bool
-        Whether a process asked to stop, or to save a checkpoint, after this step.
+    facts_4 : tensor [4]
+        Loss, gradient norm, and whether a process asked to stop or to save, above 0 if so.
     """
 
-    loss: float
-    gradient_norm: float
-    skipped: bool
-    stop: bool
-    save: bool
+    def __init__(self, facts_4: Tensor) -> None:
+        self._facts_4 = facts_4
+
+    @functools.cached_property
+    def _values(self) -> list[float]:
+        values: list[float] = self._facts_4.tolist()
+        return values
+
+    @property
+    def loss(self) -> float:
+        """Before the step, nats per token, over the whole batch."""
+        return self._values[0]
+
+    @property
+    def gradient_norm(self) -> float:
+        """Euclidean norm of all gradients."""
+        return self._values[1]
+
+    @property
+    def skipped(self) -> bool:
+        """Whether loss or gradients were not finite in some process, and so no process moved anything."""
+        return not (math.isfinite(self.loss) and math.isfinite(self.gradient_norm))
+
+    @property
+    def stop(self) -> bool:
+        """Whether a process asked to stop after this step."""
+        return self._values[2] > 0
+
+    @property
+    def save(self) -> bool:
+        """Whether a process asked to save a checkpoint after this step."""
+        return self._values[3] > 0
+
+    @staticmethod
+    def settle(steps: Sequence[Step]) -> None:
+        """Read all numbers of the steps, waiting for the device once."""
+        if steps:
+            for step, values in zip(steps, torch.stack([step._facts_4 for step in steps]).tolist(), strict=True):
+                step._values = values
 
 
 class _Loss(nn.Module):
@@ -68,6 +98,11 @@ class Learner:
     execution : Execution
     world : World
 
+    Attributes
+    ----------
+    waits : bool
+        Whether a step is over when `step` returns; if not, reading its numbers waits for it.
+
     Raises
     ------
     UsageError
@@ -77,6 +112,9 @@ class Learner:
     def __init__(self, config: TrainConfig, execution: Execution, world: World) -> None:
         self._world = world
         self._steps = config.steps
+        # One GPU decides by itself whether a step is skipped, so that the host may run ahead of it. The sharded
+        # optimisers of several know no such flag, and a CPU has nobody to wait for.
+        self.waits = world.device.type == "cpu" or world.size > 1
         self.sequences, self.at_once = shares(config, execution, world)
         on_gpu = world.device.type == "cuda"
         if on_gpu:  # the injection's and the head's float32 products; CPUs have no such shortcut
@@ -94,10 +132,8 @@ class Learner:
         self.optimizers = Optimizers(self.model, config.rates, world)
         self._parameters = list(self.model.parameters())
         loss: nn.Module = _Loss(self.model)
-        self._compiled = execution.compile == "on" or (execution.compile == "auto" and on_gpu)
-        if self._compiled:
-            torch._dynamo.reset()  # graphs of an earlier run in this process count towards the limit of eight
-            loss.compile(fullgraph=True, dynamic=False)
+        if compilation.wanted(config, execution, on_gpu=on_gpu):
+            loss = compilation.Compiled(loss, or_else_plain=execution.compile == "auto")
         self._loss = loss
         if world.size > 1:
             self._loss = DistributedDataParallel(loss, gradient_as_bucket_view=True)
@@ -134,20 +170,19 @@ class Learner:
         norm = torch.nn.utils.get_total_norm(
             [parameter.grad for parameter in self._parameters if parameter.grad is not None], foreach=True
         )
-        facts = torch.stack([loss, norm, loss.new_tensor(stop), loss.new_tensor(save)])
-        mean, mean_norm, stops, saves = (self._world.total(facts) / self._world.size).tolist()
-        skipped = not (math.isfinite(mean) and math.isfinite(mean_norm))  # a NaN anywhere is one in every sum
-        if not skipped:
-            self.optimizers.step(schedule(number, self._steps))
+        facts_4 = torch.stack([loss, norm, *(loss.new_full((), float(asked)) for asked in (stop, save))])
+        facts_4 = self._world.total(facts_4) / self._world.size  # a NaN anywhere is one in every sum
+        step, share = Step(facts_4), schedule(number, self._steps)
+        if not self.waits:
+            self.optimizers.step(share, skip=~facts_4[:2].isfinite().all())
+        elif not step.skipped:
+            self.optimizers.step(share)
         self.model.zero_grad(set_to_none=True)
-        return Step(mean, mean_norm, skipped, stops > 0, saves > 0)
+        return step
 
     def _backward(self, tokens_BS: Tensor, passes: int = 1) -> Tensor:
         """Add the gradients of one pass of so many; its share of the loss []."""
-        watched: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._compiled:  # one graph for the one shape of a run: a second one would be a fault, and slow in silence
-            watched = torch._dynamo.config.patch(error_on_recompile=True)
-        with self.autocast(), watched:
+        with self.autocast():
             loss: Tensor = self._loss(tokens_BS) / passes
         torch.autograd.backward(loss)
         return loss.detach()

@@ -20,7 +20,7 @@ from bayeslaw.errors import UsageError
 from bayeslaw.plan import config_hash, require_study
 from trainer import checkpoint, rundir
 from trainer.config import TrainConfig
-from trainer.data import HUB_CORPORA, Batches, load_corpus, validation_sequences
+from trainer.data import HUB_CORPORA, Batches, load_corpus, require_fit, validation_sequences
 from trainer.distributed import join
 from trainer.execution import Execution
 from trainer.layering import recorded_config
@@ -61,16 +61,19 @@ class RunResult:
 
 
 def with_digest(config: TrainConfig) -> TrainConfig:
-    """The config with the digest of its corpus; one of the hub is named by its revision there and has none.
+    """The config with the digest of its corpus; one of the hub is planned wherever its data are, and has none.
 
     Raises
     ------
     UsageError
-        The config names another digest than the corpus has now.
+        The config names another digest than the corpus has now, or its network cannot read the corpus.
+    DataError
+        The corpus is damaged.
     """
-    if config.data.corpus in HUB_CORPORA:
+    if config.data.corpus in HUB_CORPORA and config.data.corpus_digest is None:
         return config
     corpus = load_corpus(config.data.corpus)
+    require_fit(corpus, seq_len=config.model.seq_len, vocab_size=config.model.vocab_size)
     if config.data.corpus_digest is None:
         return replace(config, data=replace(config.data, corpus_digest=corpus.digest))
     if config.data.corpus_digest != corpus.digest:
@@ -226,5 +229,6 @@ def _data(config: TrainConfig) -> tuple[Batches, Tensor]:
     """The training batches and the held-out sequences [n, T + 1]."""
     corpus = load_corpus(config.data.corpus)
     seq_len = config.model.seq_len
+    require_fit(corpus, seq_len=seq_len, vocab_size=config.model.vocab_size)
     batches = Batches(corpus.train, seq_len, config.optimizer.batch_tokens // seq_len, config.seed)
     return batches, torch.from_numpy(validation_sequences(corpus, seq_len, config.data.validation_tokens))

@@ -46,7 +46,8 @@ class MuonH(torch.optim.Optimizer):
         m <- momentum m + (1 - momentum) g        v = momentum m + (1 - momentum) g
         U = X c / |X|_F, X the polar factor of v   W <- W - lr U, then W <- W c / |W|_F
 
-    A matrix whose v is zero is left as it is, and a zero matrix stays zero. A parameter's state is all tensors:
+    A matrix whose v is zero is left as it is, and a zero matrix stays zero. Where ``found_inf`` is a tensor above 0, as
+    for torch's fused optimisers, a step changes nothing. A parameter's state is all tensors:
     ``momentum``, of its shape, and ``norm``, c [], float32.
 
     Parameters
@@ -66,6 +67,7 @@ class MuonH(torch.optim.Optimizer):
 
     def __init__(self, params: ParamsT, *, lr: float, momentum: float = 0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})
+        self.found_inf: Tensor | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take another group of matrices, checked as those given at the start."""
@@ -110,6 +112,10 @@ class MuonH(torch.optim.Optimizer):
         states = [self._state(p) for p in params]
         gradients = [p.grad for p in params if p.grad is not None]
         momenta = [state["momentum"] for state in states]
+        moves: Tensor | None = None
+        if self.found_inf is not None:
+            moves = self.found_inf == 0
+            gradients = [torch.where(moves, g, m) for g, m in zip(gradients, momenta, strict=True)]  # m stays m
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
         v_nab = torch.stack(_wide(torch._foreach_lerp(gradients, momenta, momentum)))
         x_nab = polar(v_nab)
@@ -119,9 +125,10 @@ class MuonH(torch.optim.Optimizer):
         # A float64 matrix has its norm in float64 once a state dict was loaded: compute as if it always had.
         c_n11 = torch.stack([state["norm"] for state in states]).to(w_nab)[:, None, None]
         x_n11 = frobenius(x_nab).to(w_nab.dtype)
-        w_nab -= x_nab * (lr * c_n11 / x_n11.clamp_min(LEAST_NORM))
+        moved_n11 = x_n11 > 0 if moves is None else (x_n11 > 0) & moves
+        w_nab -= x_nab * torch.where(moved_n11, lr * c_n11 / x_n11.clamp_min(LEAST_NORM), 0.0)
         # Without a direction not even the rounding error of the norm is put right: the matrix stays bit for bit.
-        w_nab *= torch.where(x_n11 > 0, c_n11 / frobenius(w_nab).clamp_min(LEAST_NORM), 1.0)
+        w_nab *= torch.where(moved_n11, c_n11 / frobenius(w_nab).clamp_min(LEAST_NORM), 1.0)
         torch._foreach_copy_(wide, w_nab.unbind())
 
     def _state(self, p: Tensor) -> dict[str, Tensor]:

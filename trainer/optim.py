@@ -73,8 +73,19 @@ class Optimizers:
                 ZeroRedundancyOptimizer(others, torch.optim.AdamW, **adamw),
             )
 
-    def step(self, share: float) -> None:
-        """Move all parameters at ``share`` of the peak rates."""
+    def step(self, share: float, *, skip: Tensor | None = None) -> None:
+        """Move all parameters at ``share`` of the peak rates.
+
+        Parameters
+        ----------
+        share : float
+            See `schedule`.
+        skip : tensor of bool [], optional
+            Whether to leave all as it is, known to the device alone; in one process only.
+        """
+        for part in self._parts:
+            # What torch's gradient scaler tells a fused optimiser.
+            part.found_inf = None if skip is None else skip.float()  # type: ignore[attr-defined]
         for kinds, part in zip(self._kinds, self._parts, strict=True):
             for kind, group in zip(kinds, part.param_groups, strict=True):
                 group["lr"] = share * self.rates[kind]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bayeslaw import schema
@@ -17,11 +16,12 @@ from bayeslaw.errors import CheckpointError
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.data import Batches
+from trainer.data.ahead import Ahead
 from trainer.distributed import World
 from trainer.evaluate import state_sizes, validation_loss
 from trainer.execution import Execution
 from trainer.hardware import peak_flops, peak_memory, restart_peak_memory
-from trainer.learner import Learner
+from trainer.learner import Learner, Step
 from trainer.optim import schedule
 from trainer.signals import Signals
 
@@ -107,7 +107,7 @@ class Run:
         """Run-table columns known at the end, as far as the run came."""
         row: dict[str, Any] = {}
         if self.tokens:
-            row |= {"tokens": self.tokens, "epochs": self.tokens / len(self.batches.tokens), "flops": self._flops}
+            row |= {"tokens": self.tokens, "epochs": self.tokens / self.batches.epoch_tokens, "flops": self._flops}
             row |= {"tokens_per_second": self.tokens / self.seconds}
         loss = self._validation.get("val_loss", math.nan)
         if self.steps_done == self.config.steps and math.isfinite(loss):
@@ -138,49 +138,66 @@ class Run:
         """
         restart_peak_memory(self.world.device)
         try:
-            with Signals(grace=SIGNAL_GRACE if self.world.size > 1 else 0.0) as signals:
-                return self._steps(record, synced, signals)
+            with (
+                Signals(grace=SIGNAL_GRACE if self.world.size > 1 else 0.0) as signals,
+                Ahead(self.batches, self.world, self.steps_done, self.config.steps) as ahead,
+            ):
+                return self._steps(record, synced, signals, ahead)
         finally:
             self.peak_memory = peak_memory(self.world.device)
 
     def _steps(
-        self, record: Callable[[int, dict[str, float]], None], synced: Callable[[], None], signals: Signals
+        self,
+        record: Callable[[int, dict[str, float]], None],
+        synced: Callable[[], None],
+        signals: Signals,
+        ahead: Ahead,
     ) -> str:
         config = self.config
+        unread: list[Step] = []
         while self.steps_done < config.steps:
             begun = time.perf_counter()
-            batch = torch.from_numpy(self.batches.at(self.steps_done, self.world.rank, self.world.size))
+            batch = ahead.take()
             minutes = (time.monotonic() - self._last_saved) / 60
-            step = self.learner.step(
-                self.steps_done,
-                batch,
-                stop=signals.requested is not None,
-                save=self.world.first and minutes >= self.execution.checkpoint_minutes,
-            )
-            self.seconds += time.perf_counter() - begun
+            save = self.world.first and minutes >= self.execution.checkpoint_minutes
+            step = self.learner.step(self.steps_done, batch, stop=signals.requested is not None, save=save)
+            unread.append(step)
             self.steps_done += 1
             self._validation = {}
-            self._losses.append(step.loss)
-            self._streak = self._streak + 1 if step.skipped else 0
-            self.skipped += step.skipped
-            diverged = self._streak >= PATIENCE
             last = self.steps_done == config.steps
-            if self.steps_done == 1 or last or diverged or self.steps_done % config.log_every == 0:
-                record(self.steps_done, self._point(step.gradient_norm, batch))
-            if diverged:
-                return "diverged"
-            due = last or (config.validate_every and self.steps_done % config.validate_every == 0)
-            if due and not self._validate(record):
-                return "diverged"
+            alone = self.world.size == 1  # what it asks for, it knows
+            stop, save = (signals.requested is not None, save) if alone else (step.stop, step.save)
+            logged = self.steps_done == 1 or last or self.steps_done % config.log_every == 0
+            validated = last or (config.validate_every and self.steps_done % config.validate_every == 0)
             every = self.execution.checkpoint_every
-            stop = step.stop or (self.world.size == 1 and signals.requested is not None)
-            if last or stop or step.save or (every and self.steps_done % every == 0):
+            saved = last or stop or save or (every and self.steps_done % every == 0)
+            diverged = False
+            if self.learner.waits or logged or validated or saved:
+                diverged = self._read(unread)
+            self.seconds += time.perf_counter() - begun
+            if logged or diverged:
+                record(self.steps_done, self._point(step.gradient_norm, batch))
+            if diverged or (validated and not self._validate(record)):
+                return "diverged"
+            if saved:
                 self.world.agreed(synced)
                 self._save(needed=last or stop)
             if stop and not last:
                 self.signal = signals.requested
                 return STOPPED
         return "finished"
+
+    def _read(self, unread: list[Step]) -> bool:
+        """Take in what became of the steps, which are then read; whether the run has diverged in one of them."""
+        Step.settle(unread)
+        diverged = False
+        for step in unread:
+            self._losses.append(step.loss)
+            self._streak = self._streak + 1 if step.skipped else 0
+            self.skipped += step.skipped
+            diverged = diverged or self._streak >= PATIENCE
+        unread.clear()
+        return diverged
 
     def _point(self, gradient_norm: float, batch_BS: Tensor) -> dict[str, float]:
         """Metrics of a point of the curve: means since the last one, and what holds at this step."""

@@ -30,7 +30,7 @@ class ModelConfig:
     seq_len : int
         Context in tokens.
     vocab_size : int
-        Rows of embedding and head; a corpus of bytes needs 256.
+        Rows of embedding and head: 256 or more; ids are below it.
     injection : str
         How the prelude's output enters each recurrence: ``linear``, ``additive``, ``hyperconnections`` or
         ``passthrough``; becomes ``none`` when r = 1.
@@ -136,7 +136,8 @@ class DataConfig:
     Parameters
     ----------
     corpus : str
-        ``stdlib``, or a path to a text file or a folder of them; see `trainer.data.load_corpus`.
+        ``stdlib``, or a path to a text file, a folder of them or a folder of packed shards; see
+        `trainer.data.load_corpus`.
     corpus_digest : str, optional
         Digest that the corpus must have; filled in when a run is planned, so that a changed corpus is noticed.
     validation_tokens : int

@@ -14,7 +14,7 @@ from bayeslaw.journal import FILE_NAME
 from bayeslaw.plan import Plan, PlannedRun, require_study
 from trainer.checks import require_count
 from trainer.config import BudgetError, TrainConfig
-from trainer.data import HUB_CORPORA, STDLIB
+from trainer.data import HUB_CORPORA, load_corpus, on_this_machine
 from trainer.execution import Execution
 from trainer.layering import TARGETS, layered
 from trainer.loop import train, with_digest
@@ -289,9 +289,9 @@ class RunOutcome:
 
 
 def unread(plan: Plan) -> list[str]:
-    """The corpora of a plan that this version can plan for but not read."""
+    """The corpora of a plan that are on the hub and not on this machine."""
     named = dict.fromkeys(run.config.get("data", {}).get("corpus") for run in plan.runs)
-    return [corpus for corpus in named if corpus in HUB_CORPORA]
+    return [corpus for corpus in named if corpus in HUB_CORPORA and not on_this_machine(corpus)]
 
 
 def run_plan(
@@ -330,7 +330,7 @@ def run_plan(
     Raises
     ------
     UsageError
-        A limit below 1, or a corpus of `unread`: nothing is trained.
+        A limit below 1, or a corpus of `unread` that cannot be downloaded: nothing is trained.
     JournalError
         The output folder cannot be written.
     KeyboardInterrupt, SystemExit
@@ -339,12 +339,15 @@ def run_plan(
     if limit is not None:
         require_count("limit", limit)
     for corpus in unread(plan):
-        again = plan.study if plan.study in PRESETS else "NAME"
-        raise UsageError(
-            f"the plan is on the corpus {corpus}, a packed data set that this version does not read yet",
-            allowed=f"a plan on {STDLIB}, a text file or a folder of text files",
-            do=f"plan again with `bayeslaw sweep plan --preset {again} --corpus PATH`",
-        )
+        try:
+            load_corpus(corpus)
+        except UsageError as error:
+            again = plan.study if plan.study in PRESETS else "NAME"
+            raise UsageError(
+                error.what,
+                allowed=error.allowed,
+                do=f"plan again with `bayeslaw sweep plan --preset {again} --corpus PATH`, or {error.do}",
+            ) from error
     tracking = Tracking(tracking_uri) if tracking_uri else None
     outcomes: list[RunOutcome] = []
     for number, planned in enumerate(plan.runs, start=1):

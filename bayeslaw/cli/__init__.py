@@ -14,6 +14,7 @@ from bayeslaw.version import __version__
 
 VERBS = {
     "demo": "Train, track, fit, allocate and report, end to end, on this machine.",
+    "data": "Tokenise and pack documents, and check packed shards.",
     "train": "Train one looped language model.",
     "sweep": "Plan and run an iso-FLOP grid of runs.",
     "generate": "Let a trained model go on with a text.",

@@ -217,7 +217,7 @@ def _plan(
             )
     for corpus in trainer_sweep.unread(plan):
         note(
-            f"note: this version does not read the corpus {corpus} yet; "
-            "to run the plan, plan with --corpus PATH (a text file or a folder of them)"
+            f"note: the corpus {corpus} is not on this machine; where the plan is run it is downloaded, "
+            "unless you plan with --corpus PATH (text, or a folder of packed shards)"
         )
     return plan

@@ -79,9 +79,9 @@ class ModelFlags:
     head_size
         Size of an attention head, an even number, 16 by default.
     seq_len
-        Context in tokens, 64 by default.
+        Context in tokens, 64 by default; on packed shards theirs.
     vocab_size
-        Rows of embedding and head, 256 by default.
+        Rows of embedding and head, 256 by default; on packed shards theirs.
     injection
         How the prelude's output enters each recurrence: linear, additive, hyperconnections or passthrough.
     lanes
@@ -135,7 +135,7 @@ class DataFlags:
     Parameters
     ----------
     corpus
-        stdlib, or the path of a text file or a folder of them; a token is a byte.
+        stdlib, or the path of a text file or a folder of them (a token is a byte), or of a folder of packed shards.
     corpus_digest
         Refuse a corpus of another digest.
     validation_tokens

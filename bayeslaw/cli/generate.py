@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import sys
 from pathlib import Path
 
@@ -28,6 +27,7 @@ def generate(
     seed: Integer = 0,
     recurrences: OptionalInteger = None,
     decoding: str = "cached",
+    tokenizer: str | None = None,
     as_json: flags.Json = False,
 ) -> int:
     """Print what a trained model says after a prompt; the same seed says the same.
@@ -39,7 +39,7 @@ def generate(
     prompt
         How the document begins; empty for a new document.
     tokens
-        How many tokens; a token is a byte.
+        How many tokens; a token is a byte, or one of the tokenizer that the corpus was packed with.
     temperature
         0 takes the likeliest token, below 1 prefers likely ones.
     top_k
@@ -50,13 +50,17 @@ def generate(
         How often the shared block runs; as in training by default.
     decoding
         cached, or plain: without a key-value cache. The text is the same.
+    tokenizer
+        bytes, a tokenizer.json or a NAME[@REVISION] of the hub; by default the one beside the packed corpus.
     as_json
         Print one JSON object, token ids included.
     """
     module = own("trainer.generate")
+    reader = module.tokenizer_for(run, tokenizer)
     stream = module.generate(
         module.load_model(run),
         prompt,
+        tokenizer=reader,
         tokens=tokens,
         temperature=temperature,
         top_k=top_k,
@@ -66,13 +70,12 @@ def generate(
     )
     if as_json:
         ids = list(stream)
-        print_json({"prompt": prompt, "text": bytes(ids).decode("utf-8", "replace"), "tokens": ids})
+        print_json({"prompt": prompt, "text": "".join(reader.texts(ids)), "tokens": ids})
         return EXIT_OK
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for token in stream:
-        sys.stdout.write(shown(decoder.decode(bytes([token]))))
+    for text in reader.texts(stream):
+        sys.stdout.write(shown(text))
         sys.stdout.flush()
-    print(shown(decoder.decode(b"", final=True)))
+    print()
     return EXIT_OK
 
 

@@ -94,8 +94,8 @@ def plan(
         planned = trainer_sweep.plan_preset(preset, study=study, left_out=note, **grid, **fields)
     for corpus in trainer_sweep.unread(planned):
         note(
-            f"note: this version does not read the corpus {corpus} yet; "
-            "to run the plan, plan with --corpus PATH (a text file or a folder of them)"
+            f"note: the corpus {corpus} is not on this machine; where the plan is run it is downloaded, "
+            "unless you plan with --corpus PATH (text, or a folder of packed shards)"
         )
     if out is not None:
         write_plan(planned, out)

@@ -210,11 +210,11 @@ def test_plans_of_presets(tmp_path, capsys):
     assert "no --widths, --recurrences" in capsys.readouterr().err
 
 
-def test_a_plan_on_a_corpus_that_is_not_read_yet(tmp_path, capsys):
+def test_a_plan_on_a_corpus_that_is_not_here(tmp_path, capsys):
     part = ["--budgets", "4.64e17", "--widths", "640", "--recurrences", "1"]
     file, out = str(tmp_path / "plan.json"), str(tmp_path / "out")
     assert run(["sweep", "plan", "--preset", "paper", *part, "--out", file]) == 0
-    assert "does not read the corpus KristianS7/" in (told := capsys.readouterr().err)
+    assert "is not on this machine" in (told := capsys.readouterr().err)
     assert "plan with --corpus PATH" in told
     assert run(["sweep", "run", file, "--out", out]) == 2
     assert "bayeslaw sweep plan --preset paper --corpus PATH" in capsys.readouterr().err

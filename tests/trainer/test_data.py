@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bayeslaw.errors import UsageError
-from trainer.data import Batches, Corpus, _stdlib_sources, held_out, load_corpus, validation_sequences
+from trainer.data import Batches, Corpus, held_out, load_corpus, validation_sequences
+from trainer.data.corpora import stdlib_sources
 
 
 def folder(path, names):
@@ -55,8 +56,8 @@ def test_a_single_file_is_cut_at_its_end(corpus):
 
 
 def test_the_standard_library_without_its_tests():
-    parts = {part for file in _stdlib_sources() for part in file.parts}
-    names = {file.name for file in _stdlib_sources()}
+    parts = {part for file in stdlib_sources() for part in file.parts}
+    names = {file.name for file in stdlib_sources()}
     assert {"argparse.py", "ast.py", "decoder.py"} <= names
     assert not {"test", "tests", "idle_test", "site-packages", "__pycache__"} & parts
     assert not any(name.startswith("_sysconfigdata") for name in names)
@@ -73,7 +74,9 @@ def test_what_is_no_corpus(tmp_path):
     (tmp_path / "nothing").mkdir()
     cases = {
         "stdlb": "the nearest is stdlib",
-        str(tmp_path / "absent"): "stdlib, or the path of a text file or of a folder",
+        str(
+            tmp_path / "absent"
+        ): "stdlib, or the path of a text file, of a folder of text files or of a folder of packed shards",
         str(empty): "is too short: 0 bytes",
         str(binary): "(?s)binary is a binary file.*next: name another --corpus",
         str(mixed): r"(?s)data\.bin is a binary file.*next: leave it out",
@@ -96,6 +99,15 @@ def test_batches_are_a_function_of_seed_and_step():
         assert batches.at(step).shape == (3, 9)
         assert (np.diff(batches.at(step)) == 1).all()  # whole windows: the target is the next token
     assert (batches.at(0) != Batches(tokens, 8, 3, seed=2).at(0)).any()
+
+
+def test_the_order_stays_what_it_was():
+    """Runs that were begun by an earlier version go on with the same batches."""
+    batches = Batches(np.arange(200, dtype=np.uint8), seq_len=8, sequences=3, seed=1)
+    assert [batches.at(step)[:, 0].tolist() for step in (0, 7, 8, 30)] == FROZEN
+
+
+FROZEN = [[11, 171, 59], [107, 51, 155], [164, 36, 124], [123, 171, 51]]
 
 
 def test_an_epoch_shows_each_window_once():

@@ -1,0 +1,168 @@
+"""Packed rows without copies: each shard decoded once into a raw file, which is mapped into memory.
+
+The raw files hold ids as `format.storage` says, row after row. They lie in the folder ``.rows`` of the data set, or,
+where that cannot be written, below ``$XDG_CACHE_HOME/bayeslaw`` (``~/.cache/bayeslaw``); they may be deleted at any
+time. A raw file stands for its shard while the shard keeps size and time of change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayeslaw.files import written_whole
+from trainer.data.format import DataError, Ids, Meta, combined, storage
+from trainer.data.shards import Shard, shards
+
+FOLDER = ".rows"
+
+WORTH_A_WORD = 2**30
+"""Bytes of shards whose decoding takes so long that the person is told."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of a split, in memory only where they are touched.
+
+    Parameters
+    ----------
+    maps : tuple of array, each [rows of a shard, T + 1]
+    vocab_size, bos : int
+    digest : str
+        Of all rows, see `format.Meta.digest`.
+    """
+
+    maps: tuple[Ids, ...]
+    vocab_size: int
+    bos: int
+    digest: str
+
+    def __len__(self) -> int:
+        return sum(map(len, self.maps))
+
+    @functools.cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Rows up to the end of each shard."""
+        return np.cumsum([len(rows) for rows in self.maps])
+
+    @property
+    def seq_len(self) -> int:
+        """T, one less than the ids of a row."""
+        return int(self.maps[0].shape[1]) - 1
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows at these places, [len(places), T + 1]."""
+        numbers = np.searchsorted(self._ends, places, side="right")
+        out = np.empty((len(places), self.seq_len + 1), dtype=np.int64)
+        for number in np.unique(numbers):
+            here = numbers == number
+            rows = self.maps[number]
+            out[here] = rows[places[here] - (self._ends[number] - len(rows))]
+        return out
+
+
+def mapped(meta: Meta) -> Rows:
+    """The rows of a split; at the first use each shard is read, checked and decoded.
+
+    Raises
+    ------
+    DataError
+        A shard is damaged or foreign, or there is no place for the decoded rows.
+    """
+    found = shards(meta)
+    with _cache(meta.folder) as cache:
+        made = _all_decoded(found, [cache / f"{shard.path.stem}.ids" for shard in found])
+    shapes = ((raw, (rows, meta.capacity)) for raw, rows, _ in made if rows)
+    maps = tuple(np.asarray(np.memmap(raw, storage(meta.vocab_size), "r", shape=shape)) for raw, shape in shapes)
+    return Rows(maps, meta.vocab_size, meta.bos, combined([digest for *_, digest in made]))
+
+
+def _all_decoded(found: Sequence[Shard], raws: Sequence[Path]) -> list[tuple[Path, int, str]]:
+    """`_decoded` of all shards, several at a time; of several that are damaged the first is told of."""
+    new = sum(shard.path.stat().st_size for shard, raw in zip(found, raws, strict=True) if not raw.exists())
+    if new > WORTH_A_WORD:
+        print(f"{found[0].meta.folder}: {len(found)} shards are decoded once into {raws[0].parent}", file=sys.stderr)
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    try:
+        return list(pool.map(_decoded, found, raws))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _decoded(shard: Shard, raw: Path) -> tuple[Path, int, str]:
+    """The raw file of a shard, made where it is missing or of another state of the shard; its rows and digest."""
+    status, meta = shard.path.stat(), shard.meta
+    facts: dict[str, Any] = {
+        "size": status.st_size,
+        "changed": status.st_mtime_ns,
+        "rows": shard.rows(),
+        "capacity": meta.capacity,
+        "vocab_size": meta.vocab_size,
+        "bos": meta.bos,
+    }
+    stated = raw.with_suffix(".json")
+    if digest := _still_good(raw, stated, facts, meta, shard.number):
+        return raw, facts["rows"], digest
+    try:
+        with written_whole(raw, error=DataError) as partial, partial.open("wb") as file:
+            for ids in shard.read():
+                file.write(ids)
+        with written_whole(stated, error=DataError) as partial:
+            partial.write_text(json.dumps(facts | {"sha256": shard.digest}))
+    except DataError as error:
+        if error.what.startswith("cannot write"):
+            raise DataError(error.what, do=f"make room in {raw.parent}, or set XDG_CACHE_HOME") from error
+        raise
+    assert shard.digest is not None  # all of it was read
+    return raw, facts["rows"], shard.digest
+
+
+def _still_good(raw: Path, stated: Path, facts: dict[str, Any], meta: Meta, number: int) -> str | None:
+    """The digest of a raw file that stands for its shard as it is now, None where it does not."""
+    try:
+        known = json.loads(stated.read_text())
+        digest = known.pop("sha256")
+        size = raw.stat().st_size
+    except (OSError, ValueError, AttributeError, KeyError):
+        return None
+    whole = size == facts["rows"] * facts["capacity"] * storage(meta.vocab_size).itemsize
+    expected = meta.shards[number][1] if meta.shards is not None else digest
+    return str(digest) if known == facts and whole and digest == expected else None
+
+
+@contextlib.contextmanager
+def _cache(folder: Path) -> Iterator[Path]:
+    """The folder of the raw files, held by one process at a time: of those of a run one decodes, the others wait."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    places: Sequence[Path] = (folder / FOLDER, home / "bayeslaw" / name)
+    problem: OSError | None = None
+    for place in places:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            lock = open(place / "lock", "w")  # noqa: SIM115
+        except OSError as error:
+            problem = error
+            continue
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield place
+        return
+    raise DataError(
+        f"no place for the decoded rows of {folder}: {problem}",
+        allowed=f"a folder that can be written: {places[0]} or {places[1]}",
+        do="set XDG_CACHE_HOME to a folder with room for them",
+    )
