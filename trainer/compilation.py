@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import BackendCompilerFailed
 
 from trainer.config import TrainConfig
 from trainer.execution import Execution
@@ -59,7 +58,7 @@ class Compiled(nn.Module):
         with torch._dynamo.config.patch(error_on_recompile=True):
             try:
                 return self.module(*inputs)
-            except BackendCompilerFailed as error:
+            except torch._dynamo.exc.BackendCompilerFailed as error:
                 if not self._or_else_plain:
                     raise
                 self._or_else_plain = False

@@ -31,7 +31,7 @@ class Execution:
         `trainer.compilation`.
     micro_batch : int, optional
         Sequences of one forward and backward pass on a device, a divisor of its share of the batch. By default all of
-        them on a CPU, and on a GPU what about 16 GB of activations hold.
+        them on a CPU, and on a GPU what 32 GiB of activations hold.
     activation_checkpointing : bool
         Keep only the states between recurrences for the backward pass.
     checkpoint_every : int

@@ -72,15 +72,14 @@ def _activations(config: TrainConfig, execution: Execution, sequences: int) -> f
     """Bytes kept for the backward pass of so many sequences, roughly: matmul inputs in bfloat16, residual in float32.
 
     A layer keeps the inputs of its six matmuls, of its two norms, queries, keys and values, and the MLP's middle twice;
-    the head its logits twice. Of detached recurrences nothing is kept, of those computed again the state alone.
+    the head the gradient of what it reads (its logits are there a piece at a time). Of detached recurrences nothing is
+    kept, of those computed again the state alone.
     """
     model = config.model
     kept = model.backprop_recurrences or model.recurrences
     passes, states = (1, kept) if execution.activation_checkpointing else (kept, 0)
     layers = model.prelude_layers + passes * model.shared_layers + model.coda_layers
-    per_token = layers * (9 + 2 * MLP_RATIO) * 3 * model.d_model + FLOAT_BYTES * (
-        states * model.d_model + 2 * model.vocab_size
-    )
+    per_token = model.d_model * (layers * (9 + 2 * MLP_RATIO) * 3 + FLOAT_BYTES * (states + 1))
     return float(sequences * model.seq_len * per_token)
 
 

@@ -368,6 +368,19 @@ def test_batches_come_in_order_and_not_too_far_ahead(rows):
     assert making() == []
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_for_a_gpu_are_pinned(rows, corpus):
+    for tokens in (rows, load_corpus(corpus).train):
+        with Ahead(watched(tokens), join("cuda"), 0, 3) as ahead:
+            batch = ahead.take()
+            assert batch.is_pinned()
+            assert torch.equal(
+                batch.to("cuda", non_blocking=True).cpu(), torch.from_numpy(Batches(tokens, T, 8, 0).at(0))
+            )
+    assert making() == []
+
+
 def test_a_text_is_cut_by_the_trainer_itself(corpus):
     batches = watched(load_corpus(corpus).train)
     with Ahead(batches, join("cpu"), 0, 3) as ahead:

@@ -284,6 +284,18 @@ def test_shards_are_decoded_once(packed, tmp_path):
     assert [name for name in sorted(first) if other[name] != first[name]] == [f"train-0000{n}.ids" for n in range(3)]
 
 
+def test_rows_that_another_decoded_are_read(packed, tmp_path, monkeypatch):
+    """Where the folder may not be written, and the rows are there: nothing is decoded again."""
+    folder = shutil.copytree(packed, tmp_path / "copy")
+    digest = corpora.load_corpus(str(folder)).digest
+    corpora._load.cache_clear()
+    (folder / ".rows" / "lock").unlink()
+    (folder / ".rows" / "lock").mkdir()  # as good as one that may not be opened
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert corpora.load_corpus(str(folder)).digest == digest
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_word_where_it_takes_long(packed, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainer.data.rows.WORTH_A_WORD", 0)
     folder = shutil.copytree(packed, tmp_path / "copy", ignore=lambda *_: [".rows"])
@@ -353,7 +365,7 @@ def test_without_a_way_to_the_hub(monkeypatch):
         raise hub.errors.LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    with pytest.raises(UsageError, match=r"the hub cannot be reached .*not on this machine\n.*\n  next: .*hf download"):
+    with pytest.raises(UsageError, match=r"the hub did not give it .*not on this machine\n.*\n  next: .*hf download"):
         corpora.load_corpus(corpora.FINEWEB_EDU)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(BayeslawError, match=r"client is not installed \(pip install 'bayeslaw\[data\]'\)"):

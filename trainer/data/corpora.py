@@ -151,7 +151,7 @@ def _hub_folder(spec: str) -> Path:
     except ImportError:
         reason = "the hub's client is not installed (pip install 'bayeslaw[data]')"
     except Exception as error:  # of the client, of its transport, of the system
-        reason = f"the hub cannot be reached ({type(error).__name__})"
+        reason = f"the hub did not give it ({type(error).__name__})"
     raise UsageError(
         f"corpus {spec!r}: {reason}, and the packed data set is not on this machine",
         allowed=ALLOWED,

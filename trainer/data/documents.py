@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bayeslaw.errors import UsageError
 from trainer.checks import nearest, some
@@ -25,13 +25,6 @@ ALLOWED = (
 )
 BLOCK = 2**20
 """Characters of a text file read at a time."""
-
-
-class Document(NamedTuple):
-    """A document and where it is: ``FILE`` or ``FILE:LINE`` or ``FILE: row NUMBER``."""
-
-    text: str
-    place: str
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class Documents:
         if not self._files():
             raise UsageError(f"source {self.source!r} holds no file", allowed=ALLOWED)
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[str]:
         if self.source.startswith(HUB):
             yield from _of_hub(self.source, self.text_field)
             return
@@ -93,7 +86,7 @@ class Documents:
             return [path]
         return sorted(file for file in path.rglob("*") if file.is_file() and not hidden(file.relative_to(path)))
 
-    def _of_file(self, path: Path) -> Iterator[Document]:
+    def _of_file(self, path: Path) -> Iterator[str]:
         kind = re.sub(r"\.(gz|zst|bz2|lz4)$", "", path.name.lower())
         if kind.endswith(".parquet"):
             return _of_parquet(path, self.text_field)
@@ -139,7 +132,7 @@ def _decoded(content: bytes, path: Path, begin: int = 0) -> str:
         ) from error
 
 
-def _of_text(path: Path, separator: str | None) -> Iterator[Document]:
+def _of_text(path: Path, separator: str | None) -> Iterator[str]:
     mark = separator.encode("utf-8", "surrogateescape") if separator is not None else None
     begin, rest = 0, bytearray()
     for block in _blocks(path):
@@ -152,13 +145,13 @@ def _of_text(path: Path, separator: str | None) -> Iterator[Document]:
         searched = max(0, len(rest) - len(mark or b"") + 1)
         rest += block
         while mark is not None and (end := rest.find(mark, searched)) >= 0:
-            yield Document(_decoded(bytes(rest[:end]), path, begin), f"{path}, byte {begin}")
+            yield _decoded(bytes(rest[:end]), path, begin)
             del rest[: end + len(mark)]
             begin, searched = begin + end + len(mark), 0
-    yield Document(_decoded(bytes(rest), path, begin), f"{path}, byte {begin}" if mark is not None else str(path))
+    yield _decoded(bytes(rest), path, begin)
 
 
-def _of_lines(path: Path, field: str) -> Iterator[Document]:
+def _of_lines(path: Path, field: str) -> Iterator[str]:
     rest, number = b"", 0
     for block in _blocks(path):
         *lines, rest = (rest + block).split(b"\n")
@@ -170,7 +163,7 @@ def _of_lines(path: Path, field: str) -> Iterator[Document]:
         yield _of_line(rest, f"{path}:{number + 1}", field)
 
 
-def _of_line(line: bytes, place: str, field: str) -> Document:
+def _of_line(line: bytes, place: str, field: str) -> str:
     try:
         content = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -186,7 +179,7 @@ def _of_line(line: bytes, place: str, field: str) -> Document:
     return _checked(content[field], place, field)
 
 
-def _of_parquet(path: Path, field: str) -> Iterator[Document]:
+def _of_parquet(path: Path, field: str) -> Iterator[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -210,7 +203,7 @@ def _of_parquet(path: Path, field: str) -> Iterator[Document]:
         ) from error
 
 
-def _of_hub(source: str, field: str) -> Iterator[Document]:
+def _of_hub(source: str, field: str) -> Iterator[str]:
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError as error:
@@ -278,10 +271,10 @@ def pinned(source: str) -> str:
     return f"{HUB}{name}{'/' + config if config else ''}{'@' + commit if commit else ''}"
 
 
-def _checked(value: object, place: str, field: str) -> Document:
-    """A document of a field's value."""
+def _checked(value: object, place: str, field: str) -> str:
+    """A document that is a field's value; ``place`` is FILE:LINE or the like."""
     if value is None:
-        return Document("", place)
+        return ""
     if not isinstance(value, str):
         raise DataError(f"{place}: {field} is {_shown(value)}", allowed="a text", do="name another --text-field")
     try:
@@ -290,7 +283,7 @@ def _checked(value: object, place: str, field: str) -> Document:
         raise DataError(
             f"{place}: {field} holds half of a surrogate pair", allowed="Unicode text", do="mend it, or leave it out"
         ) from error
-    return Document(value, place)
+    return value
 
 
 def _without(field: str, there: Any, place: str) -> UsageError:

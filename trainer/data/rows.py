@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,72 +82,97 @@ def mapped(meta: Meta) -> Rows:
         A shard is damaged or foreign, or there is no place for the decoded rows.
     """
     found = shards(meta)
-    with _cache(meta.folder) as cache:
-        made = _all_decoded(found, [cache / f"{shard.path.stem}.ids" for shard in found])
-    shapes = ((raw, (rows, meta.capacity)) for raw, rows, _ in made if rows)
-    maps = tuple(np.asarray(np.memmap(raw, storage(meta.vocab_size), "r", shape=shape)) for raw, shape in shapes)
-    return Rows(maps, meta.vocab_size, meta.bos, combined([digest for *_, digest in made]))
+    places = _places(meta.folder)
+    for place in places:  # decoded before, perhaps by somebody who may write there
+        digests: Sequence[str | None] = [_known(shard, place) for shard in found]
+        if all(digests):
+            break
+    else:
+        with _held(meta.folder, places) as place:
+            digests = _all_decoded(found, place)
+    maps = tuple(
+        np.asarray(np.memmap(_raw(shard, place), storage(meta.vocab_size), "r", shape=(shard.rows, meta.capacity)))
+        for shard in found
+        if shard.rows
+    )
+    return Rows(maps, meta.vocab_size, meta.bos, combined([str(digest) for digest in digests]))
 
 
-def _all_decoded(found: Sequence[Shard], raws: Sequence[Path]) -> list[tuple[Path, int, str]]:
+def _raw(shard: Shard, place: Path) -> Path:
+    return place / f"{shard.path.stem}.ids"
+
+
+def _all_decoded(found: Sequence[Shard], place: Path) -> Sequence[str | None]:
     """`_decoded` of all shards, several at a time; of several that are damaged the first is told of."""
-    new = sum(shard.path.stat().st_size for shard, raw in zip(found, raws, strict=True) if not raw.exists())
-    if new > WORTH_A_WORD:
-        print(f"{found[0].meta.folder}: {len(found)} shards are decoded once into {raws[0].parent}", file=sys.stderr)
+    if sum(shard.path.stat().st_size for shard in found if not _known(shard, place)) > WORTH_A_WORD:
+        print(
+            f"{found[0].meta.folder}: the {found[0].meta.split} shards are decoded once into {place}", file=sys.stderr
+        )
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
     try:
-        return list(pool.map(_decoded, found, raws))
+        return list(pool.map(lambda shard: _decoded(shard, place), found))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _decoded(shard: Shard, raw: Path) -> tuple[Path, int, str]:
-    """The raw file of a shard, made where it is missing or of another state of the shard; its rows and digest."""
-    status, meta = shard.path.stat(), shard.meta
-    facts: dict[str, Any] = {
-        "size": status.st_size,
-        "changed": status.st_mtime_ns,
-        "rows": shard.rows(),
-        "capacity": meta.capacity,
-        "vocab_size": meta.vocab_size,
-        "bos": meta.bos,
-    }
-    stated = raw.with_suffix(".json")
-    if digest := _still_good(raw, stated, facts, meta, shard.number):
-        return raw, facts["rows"], digest
+def _decoded(shard: Shard, place: Path) -> str:
+    """The digest of a shard whose raw file is made where it is missing or of another state of the shard."""
+    if digest := _known(shard, place):
+        return digest
+    facts, raw = _facts(shard), _raw(shard, place)
     try:
         with written_whole(raw, error=DataError) as partial, partial.open("wb") as file:
             for ids in shard.read():
                 file.write(ids)
-        with written_whole(stated, error=DataError) as partial:
+            file.flush()
+            os.fsync(file.fileno())  # a crash of the machine must not leave a whole file of zeros
+        assert shard.digest is not None  # all of it was read
+        with written_whole(raw.with_suffix(".json"), error=DataError) as partial:
             partial.write_text(json.dumps(facts | {"sha256": shard.digest}))
     except DataError as error:
         if error.what.startswith("cannot write"):
-            raise DataError(error.what, do=f"make room in {raw.parent}, or set XDG_CACHE_HOME") from error
+            raise DataError(error.what, do=f"make room in {place}") from error
         raise
-    assert shard.digest is not None  # all of it was read
-    return raw, facts["rows"], shard.digest
+    return shard.digest
 
 
-def _still_good(raw: Path, stated: Path, facts: dict[str, Any], meta: Meta, number: int) -> str | None:
-    """The digest of a raw file that stands for its shard as it is now, None where it does not."""
+def _facts(shard: Shard) -> dict[str, int]:
+    """By what the state of a shard, and the way of reading it, are known again."""
+    status, meta = shard.path.stat(), shard.meta
+    return {
+        "size": status.st_size,
+        "changed": status.st_mtime_ns,
+        "rows": shard.rows,
+        "capacity": meta.capacity,
+        "vocab_size": meta.vocab_size,
+        "bos": meta.bos,
+    }
+
+
+def _known(shard: Shard, place: Path) -> str | None:
+    """The digest of a shard whose raw file stands for it as it is now, None where there is none."""
+    raw, meta = _raw(shard, place), shard.meta
     try:
-        known = json.loads(stated.read_text())
+        known = json.loads(raw.with_suffix(".json").read_text())
         digest = known.pop("sha256")
         size = raw.stat().st_size
     except (OSError, ValueError, AttributeError, KeyError):
         return None
-    whole = size == facts["rows"] * facts["capacity"] * storage(meta.vocab_size).itemsize
-    expected = meta.shards[number][1] if meta.shards is not None else digest
-    return str(digest) if known == facts and whole and digest == expected else None
+    whole = size == shard.rows * meta.capacity * storage(meta.vocab_size).itemsize
+    expected = meta.shards[shard.number][1] if meta.shards is not None else digest
+    return str(digest) if known == _facts(shard) and whole and digest == expected else None
+
+
+def _places(folder: Path) -> tuple[Path, Path]:
+    """Where the raw files of a data set may lie."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    return folder / FOLDER, home / "bayeslaw" / name
 
 
 @contextlib.contextmanager
-def _cache(folder: Path) -> Iterator[Path]:
-    """The folder of the raw files, held by one process at a time: of those of a run one decodes, the others wait."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    places: Sequence[Path] = (folder / FOLDER, home / "bayeslaw" / name)
+def _held(folder: Path, places: tuple[Path, Path]) -> Iterator[Path]:
+    """The place for raw files, held by one process at a time: of those of a run one decodes, the others wait."""
     problem: OSError | None = None
     for place in places:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Shard:
     digest: str | None = None
     """SHA-256 of the ids as they are stored, once all rows are read."""
 
+    @functools.cached_property
     def rows(self) -> int:
         """Rows by the file's own account.
 
@@ -152,7 +154,7 @@ def shards(meta: Meta) -> list[Shard]:
         A shard is missing, cannot be read or has another number of rows than the meta file says.
     """
     found = [Shard(path, meta, number) for number, path in enumerate(meta.files())]
-    if (rows := sum(shard.rows() for shard in found)) != meta.rows:
+    if (rows := sum(shard.rows for shard in found)) != meta.rows:
         raise DataError(
             f"{meta.folder}: the {len(found)} {meta.split} shards have {rows} rows",
             allowed=f"{meta.rows}, the total_rows of its meta file: the last shards may be missing",

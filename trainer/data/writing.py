@@ -124,7 +124,7 @@ def pack(
     seq_len : int
         T; a row has T + 1 ids.
     seed : int
-        Of the order of the documents.
+        Of the order of the documents, which are shuffled among `SHUFFLED_DOCUMENTS` at a time.
     rows_per_shard : int
     validation_share : float
         About this share of the documents is held out, see `is_held_out`.
@@ -150,8 +150,8 @@ def pack(
     with _unfinished(out) as folder:
         splits = [_Split(folder, split, tokenizer, seq_len + 1, seed, rows_per_shard) for split in SPLITS]
         told = time.monotonic()
-        for number, document in enumerate(documents, start=1):
-            splits[is_held_out(document.text, validation_share)].add(document.text)
+        for number, text in enumerate(documents, start=1):
+            splits[is_held_out(text, validation_share)].add(text)
             if time.monotonic() - told > TELL_EVERY:
                 told = time.monotonic()
                 tell(f"{number:,} documents read, {sum(split.writer.rows for split in splits):,} rows written")
