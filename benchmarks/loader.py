@@ -36,7 +36,7 @@ def anonymous() -> int:
 
 def made(folder: Path, shards: int) -> Path:
     """A folder of so many shards of random ids, as the packer writes them."""
-    from trainer.data.writing import ShardWriter
+    from trainer.data.writer import ShardWriter
 
     folder.mkdir()
     draw = np.random.default_rng(0)

@@ -24,7 +24,7 @@ def validation_loss(
     Parameters
     ----------
     model : LoopedTransformer
-    sequences : tensor of int64, [n, T + 1]
+    sequences : tensor of any integer type, [n, T + 1]
         All of them, in every process; each computes its share.
     world : World
     recurrences : int, optional
@@ -38,7 +38,7 @@ def validation_loss(
     at_once = max(1, EVALUATION_TOKENS // sequences.shape[1])
     losses = []
     for part in torch.split(sequences[world.rank :: world.size], at_once):
-        tokens = part.to(world.device)
+        tokens = part.to(world.device, torch.int64)
         token_losses = model.token_losses(tokens, recurrences=recurrences)
         losses.append(token_losses.mean(dim=1, dtype=torch.float64).cpu().numpy())
     per_sequence = np.concatenate([np.empty(0), *losses])

@@ -44,7 +44,7 @@ class Run:
     world : World
     learner : Learner
     batches : Batches
-    held_out : tensor of int64, [n, T + 1]
+    held_out : tensor of any integer type, [n, T + 1]
     folder : Path
         Where checkpoints go.
     facts : dict

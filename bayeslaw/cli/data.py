@@ -9,7 +9,7 @@ from typing import Any
 from cyclopts import App
 
 from bayeslaw.cli import flags
-from bayeslaw.cli.lists import Integer
+from bayeslaw.cli.lists import Integer, OptionalInteger
 from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
 from bayeslaw.errors import EXIT_OK
 from bayeslaw.files import require_writable, written_whole
@@ -34,12 +34,12 @@ def pack(
     tokenizer: str,
     seq_len: Integer,
     out: Path,
-    text_field: str = "text",
+    text_field: str | None = None,
     separator: str | None = None,
     bos_token: str | None = None,
-    seed: Integer = 0,
-    rows_per_shard: Integer = 15_000,
-    validation_share: float = 0.05,
+    seed: OptionalInteger = None,
+    rows_per_shard: OptionalInteger = None,
+    validation_share: float | None = None,
     as_json: flags.Json = False,
 ) -> int:
     """Tokenise documents and pack them into Parquet shards of full rows; the same command gives the same bytes.
@@ -55,31 +55,29 @@ def pack(
     out
         The folder to make; the corpus of later runs.
     text_field
-        Field of JSON lines, or column, that holds the text.
+        Field of JSON lines, or column, that holds the text; text by default.
     separator
         What stands between documents within a text file, such as '<|endoftext|>'; without it a file is a document. \\n
         is a line's end.
     bos_token
         The token that leads documents; by default the first that is there of <s>, <|bos|>, <bos> and the like.
     seed
-        Seed of the order of the documents.
+        Seed of the order of the documents, 0 by default; they are shuffled among some 16,000 at a time.
     rows_per_shard
-        Rows of a Parquet file.
+        Rows of a Parquet file, 15,000 by default.
     validation_share
-        Share of the documents that is held out, each by its text.
+        Share of the documents that is held out, each by its text; 0.05 by default.
     as_json
         Print one JSON object.
     """
     documents, tokenizers, writing = map(own, _MODULES)
     made = writing.pack(
-        documents.Documents(source, text_field, _separator(separator)),
+        documents.Documents(source, separator=_separator(separator), **flags.given(text_field=text_field)),
         tokenizers.load_tokenizer(tokenizer, bos_token),
         out,
         seq_len=seq_len,
-        seed=seed,
-        rows_per_shard=rows_per_shard,
-        validation_share=validation_share,
         tell=note,
+        **flags.given(seed=seed, rows_per_shard=rows_per_shard, validation_share=validation_share),
     )
     if as_json:
         print_json({"out": str(out), "splits": {split.split: dataclasses.asdict(split) for split in made}})
@@ -97,9 +95,9 @@ def tokenizer(
     *,
     vocab_size: Integer = 4096,
     out: Path,
-    text_field: str = "text",
+    text_field: str | None = None,
     separator: str | None = None,
-    validation_share: float = 0.05,
+    validation_share: float | None = None,
     as_json: flags.Json = False,
 ) -> int:
     """Train a byte-level BPE on documents that `data pack` does not hold out; the same command gives the same bytes.
@@ -113,22 +111,24 @@ def tokenizer(
     out
         The file to write.
     text_field
-        Field of JSON lines, or column, that holds the text.
+        Field of JSON lines, or column, that holds the text; text by default.
     separator
         What stands between documents within a text file.
     validation_share
-        The share that `data pack` will hold out: those documents are left out here.
+        The share that `data pack` will hold out, 0.05 by default: those documents are left out here.
     as_json
         Print one JSON object.
     """
     keep_input(out, source)
     require_writable(out)
     documents, tokenizers, writing = map(own, _MODULES)
-    writing.require_share(validation_share)
+    given = flags.given(text_field=text_field)
+    share = writing.VALIDATION_SHARE if validation_share is None else validation_share
+    writing.require_share(share)
     texts = (
-        document.text
-        for document in documents.Documents(source, text_field, _separator(separator))
-        if not writing.is_held_out(document.text, validation_share)
+        text
+        for text in documents.Documents(source, separator=_separator(separator), **given)
+        if not writing.is_held_out(text, share)
     )
     content = tokenizers.trained(texts, vocab_size)
     with written_whole(out) as partial:

@@ -27,7 +27,8 @@ from trainer.data.ahead import DEPTH, Ahead
 from trainer.data.documents import Documents
 from trainer.data.rows import Rows
 from trainer.data.tokenizer import ByteTokenizer, load_tokenizer
-from trainer.data.writing import ShardWriter, pack
+from trainer.data.writer import ShardWriter
+from trainer.data.writing import pack
 from trainer.distributed import World, join
 from trainer.execution import Execution
 from trainer.loop import train, with_digest

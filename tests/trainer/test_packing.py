@@ -21,7 +21,7 @@ from bayeslaw.errors import BayeslawError, UsageError
 from trainer.data.documents import Documents
 from trainer.data.format import storage
 from trainer.data.packing import Packer
-from trainer.data.tokenizer import ByteTokenizer
+from trainer.data.tokenizer import ByteTokenizer, load_tokenizer, trained
 from trainer.data.writing import is_held_out, pack
 
 
@@ -144,6 +144,18 @@ def test_the_same_bytes_twice(source, tmp_path):
         np.sort(ids_of(tmp_path / "a", "val").ravel())[:99] == np.sort(ids_of(tmp_path / "c", "val").ravel())[:99]
     ).all()
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_the_same_bytes_twice_with_a_trained_tokenizer(source, tmp_path):
+    """Whatever threads the library tokenises with."""
+    pytest.importorskip("tokenizers")
+    path, texts = source
+    (tmp_path / "t.json").write_bytes(trained(texts, 300))
+    for name in ("a", "b"):
+        pack(Documents(str(path)), load_tokenizer(str(tmp_path / "t.json")), tmp_path / name, seq_len=32)
+    there = content(tmp_path / "a")
+    assert there == content(tmp_path / "b")
+    assert there["tokenizer.json"] == load_tokenizer(str(tmp_path / "t.json")).content
 
 
 def test_the_folder_is_as_described_and_no_token_is_lost(source, tmp_path):

@@ -62,10 +62,10 @@ class Rows:
         """T, one less than the ids of a row."""
         return int(self.maps[0].shape[1]) - 1
 
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def take(self, places: NDArray[np.int64]) -> Ids:
         """The rows at these places, [len(places), T + 1]."""
         numbers = np.searchsorted(self._ends, places, side="right")
-        out = np.empty((len(places), self.seq_len + 1), dtype=np.int64)
+        out = np.empty((len(places), self.seq_len + 1), dtype=self.maps[0].dtype)
         for number in np.unique(numbers):
             here = numbers == number
             rows = self.maps[number]

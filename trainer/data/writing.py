@@ -16,18 +16,14 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from bayeslaw.errors import UsageError
 from trainer.checks import require_count
 from trainer.data.corpora import HELD_OUT_OF
 from trainer.data.documents import Documents, pinned
 from trainer.data.format import (
-    COLUMN,
     PACKER,
     ROWS_PER_SHARD,
     SPLITS,
@@ -35,14 +31,13 @@ from trainer.data.format import (
     TRAIN,
     VALIDATION,
     DataError,
-    Ids,
     combined,
     meta_name,
-    shard_name,
     storage,
 )
 from trainer.data.packing import Packer
 from trainer.data.tokenizer import Tokenizer, digest
+from trainer.data.writer import ShardWriter
 
 SHUFFLED_DOCUMENTS = 16_384
 SHUFFLED_CHARACTERS = 2**26
@@ -50,9 +45,6 @@ SHUFFLED_CHARACTERS = 2**26
 
 AT_ONCE = 2**20
 """Characters that are tokenised together."""
-
-ROWS_TOGETHER = 1000
-"""Rows of a row group."""
 
 TELL_EVERY = 10.0
 """Seconds between words of progress."""
@@ -307,73 +299,3 @@ class _Split:
             for row in self._packer.add(tokens):
                 self.writer.add(row)
         self._batch, self._batched = [], 0
-
-
-@dataclass
-class ShardWriter:
-    """Writes rows into shards of so many.
-
-    Parameters
-    ----------
-    folder : Path
-    split : str
-    capacity : int
-        Ids of a row.
-    dtype : numpy dtype
-    rows_per_shard : int
-    """
-
-    folder: Path
-    split: str
-    capacity: int
-    dtype: np.dtype[Any]
-    rows_per_shard: int
-    rows: int = 0
-    shards: list[dict[str, Any]] = field(default_factory=list)
-    """Rows and digest of each shard that is whole."""
-
-    def __post_init__(self) -> None:
-        self._group: list[Ids] = []
-        self._file: Any = None
-        self._in_shard = 0
-
-    def add(self, row: Ids) -> None:
-        """Write a row, in time."""
-        self._group.append(row)
-        self.rows += 1
-        if len(self._group) == ROWS_TOGETHER or self._in_shard + len(self._group) == self.rows_per_shard:
-            self._write()
-
-    def close(self) -> None:
-        """Write all that is left."""
-        if self._group:
-            self._write()
-        self._end()
-
-    def _write(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        ids = np.stack(self._group)
-        # From buffers: pa.array would import pandas wherever it is installed.
-        offsets = np.arange(len(ids) + 1, dtype=np.int32) * self.capacity
-        kind = pa.from_numpy_dtype(self.dtype)
-        values = pa.Array.from_buffers(kind, ids.size, [None, pa.py_buffer(ids)])
-        lists = pa.Array.from_buffers(pa.list_(kind), len(ids), [None, pa.py_buffer(offsets)], children=[values])
-        table = pa.Table.from_arrays([lists], names=[COLUMN])
-        if self._file is None:
-            path = self.folder / shard_name(self.split, len(self.shards))
-            self._file = pq.ParquetWriter(path, table.schema, compression="zstd")
-            self._sha = hashlib.sha256()
-        self._file.write_table(table)
-        self._sha.update(ids)
-        self._in_shard += len(ids)
-        self._group = []
-        if self._in_shard == self.rows_per_shard:
-            self._end()
-
-    def _end(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self.shards.append({"rows": self._in_shard, "sha256": self._sha.hexdigest()})
-        self._file, self._in_shard = None, 0
