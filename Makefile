@@ -37,6 +37,10 @@ benchmark: .venv/ready
 	$(BIN)/python benchmarks/rates.py
 	$(BIN)/python benchmarks/learning.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training.py --steps 4
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/breakdown.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/desk.py
 
 # Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
 lock: .venv/ready

@@ -64,6 +64,10 @@ class JournalError(BayeslawError):
     """A run journal, or a sweep plan, that cannot be read or written."""
 
 
+class DataError(BayeslawError):
+    """Documents or packed shards that are damaged, foreign, or not there."""
+
+
 class CheckpointError(BayeslawError):
     """A checkpoint that cannot be written, read, or used for the model at hand."""
 

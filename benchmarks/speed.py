@@ -53,21 +53,24 @@ from trainer.distributed import join
 from trainer.execution import Execution
 assert trainer.learner.__file__.startswith(sys.argv[1]), trainer.learner.__file__
 trainer.learner.ALL_THREADS = 1
-world, made, done = join("cpu"), None, 0
+world, made = join("cpu"), {}
 for line in sys.stdin:
-    fields, steps, fresh = json.loads(line)
-    if fresh:
+    fields, steps = json.loads(line)
+    key = json.dumps(fields)
+    if key not in made:
         config = TrainConfig.of(**fields)
         generator = torch.Generator().manual_seed(0)
         shape = config.optimizer.batch_tokens // config.model.seq_len, config.model.seq_len + 1
         values = config.model.vocab_size
         batches = [(torch.rand(shape, generator=generator) ** 3 * values).long() for _ in range(100)]
-        made, done = trainer.learner.Learner(config, Execution(compile=sys.argv[2]), world), 0
+        made[key] = [trainer.learner.Learner(config, Execution(compile=sys.argv[2]), world), batches, 0]
+    learner, batches, done = made[key]
     best = float("inf")
     for _ in range(steps):
         begun = time.process_time()
-        loss = made.step(done, batches[done]).loss
+        loss = learner.step(done, batches[done]).loss
         best, done = min(best, time.process_time() - begun), done + 1
+    made[key][2] = done
     print(json.dumps([best, loss]), flush=True)
 """
 
@@ -84,14 +87,36 @@ def checkout(commit: str, folder: Path) -> Path:
     return path
 
 
-def asked(server: subprocess.Popen[str], fields: dict[str, Any], steps: int, fresh: bool) -> tuple[float, float]:
+def asked(server: subprocess.Popen[str], fields: dict[str, Any], steps: int = STEPS) -> tuple[float, float]:
     """Seconds of the fastest step of a turn, and the loss before its last step."""
     assert server.stdin
     assert server.stdout
-    server.stdin.write(json.dumps([fields, steps, fresh]) + "\n")
+    server.stdin.write(json.dumps([fields, steps]) + "\n")
     server.stdin.flush()
     seconds, loss = json.loads(server.stdout.readline())
     return seconds, loss
+
+
+def looped(server: subprocess.Popen[str], turns: int) -> list[dict[str, float]]:
+    """How fast r = 2, 4, 8 are against r = 1 of the same width and depth, and what their FLOPs alone would cost."""
+    from trainer.config import TrainConfig
+
+    sizes = {
+        r: {"d_model": 128, "head_size": 32, "seq_len": 256, "batch_tokens": 2048, "steps": 1000}
+        | {"recurrences": r, "shared_layers": 8 // r}
+        for r in (1, 2, 4, 8)
+    }
+    for fields in sizes.values():
+        asked(server, fields, 3)
+    found = [{r: asked(server, fields)[0] for r, fields in sizes.items()} for _ in range(turns)]
+    fastest = {r: min(turn[r] for turn in found) for r in sizes}
+    flops = {r: float(TrainConfig.of(**fields).architecture.flops_per_token) for r, fields in sizes.items()}
+    rows = [
+        {"r": r, "speed_over_r1": round(fastest[1] / fastest[r], 3), "flops_alone": round(flops[1] / flops[r], 3)}
+        for r in (2, 4, 8)
+    ]
+    print(rows, flush=True)
+    return rows
 
 
 def main() -> None:
@@ -114,8 +139,8 @@ def main() -> None:
             fields = {"head_size": 16, "seq_len": 128, "batch_tokens": 2048, "steps": 1000, **size}
             fields["shared_layers"] = 4 // fields["recurrences"]
             for server in servers:
-                asked(server, fields, 3, True)
-            found = [[asked(server, fields, STEPS, False) for server in servers] for _ in range(turns)]
+                asked(server, fields, 3)
+            found = [[asked(server, fields) for server in servers] for _ in range(turns)]
             fastest = [min(turn[k][0] for turn in found) for k in range(len(servers))]
             row: dict[str, Any] = {**size, "tokens_per_second_before": round(fields["batch_tokens"] / fastest[0])}
             for k, (name, _, _) in enumerate(STATES[1:], start=1):
@@ -123,6 +148,7 @@ def main() -> None:
                 row[name] = {"times_as_fast": round(fastest[0] / fastest[k], 2), "loss_off": float(f"{off:.1e}")}
             rows.append(row)
             print(row, flush=True)
+        loops = [looped(server, turns) for server in servers[1:3]]
         for server in servers:
             assert server.stdin
             server.stdin.close()
@@ -134,6 +160,7 @@ def main() -> None:
         "states": [dict(zip(("name", "commit", "compile"), state, strict=True)) for state in STATES],
         "steps_compared": 3 + turns * STEPS,
         "rows": rows,
+        "loops": dict(zip(("eager", "compiled"), loops, strict=True)),
     }
     OUT.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bayeslaw.errors import BayeslawError, UsageError
+from bayeslaw.errors import BayeslawError, DataError, UsageError
 from trainer.data.documents import BLOCK, Documents, hub_name, pinned
-from trainer.data.format import DataError
 
 TEXTS = ["one", "", "zwei\nZeilen", "trois €", " "]
 

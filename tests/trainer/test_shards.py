@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bayeslaw.errors import BayeslawError, UsageError
+from bayeslaw.errors import BayeslawError, DataError, UsageError
 from trainer.data import corpora
 from trainer.data.checking import check
 from trainer.data.documents import Documents
-from trainer.data.format import DataError, read_metas
+from trainer.data.format import read_metas
 from trainer.data.rows import mapped
 from trainer.data.tokenizer import ByteTokenizer
 from trainer.data.writing import pack

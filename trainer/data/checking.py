@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bayeslaw.errors import UsageError
-from trainer.data.format import AGAIN, DataError, Meta, combined, is_packed, read_metas
+from bayeslaw.errors import DataError, UsageError
+from trainer.data.format import AGAIN, Meta, combined, is_packed, read_metas
 from trainer.data.shards import shards
 from trainer.data.tokenizer import tokenizer_of
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.errors import UsageError
-from trainer.data.format import TRAIN, DataError, is_packed, read_meta, read_metas
+from bayeslaw.errors import DataError, UsageError
+from trainer.data.format import TRAIN, is_packed, read_meta, read_metas
 from trainer.data.rows import Rows, mapped
 from trainer.data.shards import shards
 from trainer.sections import BYTE_VALUES

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayeslaw.errors import UsageError
+from bayeslaw.errors import DataError, UsageError
 from trainer.checks import nearest, some
 from trainer.data.corpora import STDLIB, hidden, stdlib_sources
-from trainer.data.format import DataError
 
 HUB = "hf:"
 ALLOWED = (

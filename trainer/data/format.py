@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayeslaw.errors import BayeslawError
+from bayeslaw.errors import DataError
 
 TRAIN, VALIDATION = SPLITS = ("train", "val")
 COLUMN = "tokens"
@@ -33,10 +33,6 @@ AGAIN = "get the folder again: copy it, or pack it with `bayeslaw data pack`"
 
 Ids = NDArray[Any]
 """Token ids, uint16 or uint32."""
-
-
-class DataError(BayeslawError):
-    """Documents or packed shards that are damaged, foreign, or not there."""
 
 
 def meta_name(split: str) -> str:

@@ -22,8 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bayeslaw.errors import DataError
 from bayeslaw.files import written_whole
-from trainer.data.format import DataError, Ids, Meta, combined, storage
+from trainer.data.format import Ids, Meta, combined, storage
 from trainer.data.shards import Shard, shards
 
 FOLDER = ".rows"

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from bayeslaw.errors import DataError
 from trainer.checks import nearest
-from trainer.data.format import AGAIN, COLUMN, DataError, Ids, Meta, storage
+from trainer.data.format import AGAIN, COLUMN, Ids, Meta, storage
 
 ROWS_AT_ONCE = 1024
 """Rows that are in memory at a time while a shard is read."""

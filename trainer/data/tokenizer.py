@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bayeslaw.errors import UsageError
+from bayeslaw.errors import DataError, UsageError
 from trainer.checks import nearest, some
-from trainer.data.format import TOKENIZER_FILE, DataError, Ids, Meta, storage
+from trainer.data.format import TOKENIZER_FILE, Ids, Meta, storage
 from trainer.sections import BYTE_VALUES
 
 BYTES = "bytes"

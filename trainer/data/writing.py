@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayeslaw.errors import UsageError
+from bayeslaw.errors import DataError, UsageError
 from trainer.checks import require_count
 from trainer.data.corpora import HELD_OUT_OF
 from trainer.data.documents import Documents, pinned
@@ -30,7 +30,6 @@ from trainer.data.format import (
     TOKENIZER_FILE,
     TRAIN,
     VALIDATION,
-    DataError,
     combined,
     meta_name,
     storage,
