@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ from trainer.execution import Execution
 assert trainer.learner.__file__.startswith(sys.argv[1]), trainer.learner.__file__
 trainer.learner.ALL_THREADS = 1
 world, made = join("cpu"), {}
+print("ready", flush=True)
 for line in sys.stdin:
     fields, steps = json.loads(line)
     key = json.dumps(fields)
@@ -85,6 +87,40 @@ def checkout(commit: str, folder: Path) -> Path:
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
         subprocess.run(["tar", "-x", "-C", str(path)], input=archive, check=True)
     return path
+
+
+def started(code: Path, compiled: str, **environment: str) -> subprocess.Popen[str]:
+    """A process that has loaded the trainer of a checkout."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(code), compiled],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    assert server.stdout
+    assert server.stdout.readline() == "ready\n"
+    return server
+
+
+def ended(server: subprocess.Popen[str]) -> None:
+    assert server.stdin
+    server.stdin.close()
+    server.wait()
+
+
+def first_steps(cache: str) -> dict[str, float]:
+    """Seconds of the first step at d = 64, r = 4: eager, compiled with an empty cache, and in a second process."""
+    fields = {"head_size": 16, "seq_len": 128, "batch_tokens": 2048, "steps": 1000, "d_model": 64, "recurrences": 4}
+    seconds = {}
+    for name, compiled in (("eager", "off"), ("compiled", "on"), ("compiled before", "on")):
+        server = started(ROOT, compiled, TORCHINDUCTOR_CACHE_DIR=cache)
+        begun = time.perf_counter()
+        asked(server, fields | {"shared_layers": 1}, 1)
+        seconds[name] = round(time.perf_counter() - begun, 1)
+        ended(server)
+    print(seconds, flush=True)
+    return seconds
 
 
 def asked(server: subprocess.Popen[str], fields: dict[str, Any], steps: int = STEPS) -> tuple[float, float]:
@@ -127,14 +163,8 @@ def main() -> None:
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        servers = [
-            subprocess.Popen(
-                [sys.executable, "-c", SERVER, str(checkout(commit, Path(folder))), compiled],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder,
-            )
-            for _, commit, compiled in STATES
-        ]  # fmt: skip
+        first = first_steps(str(Path(folder) / "cache"))
+        servers = [started(checkout(commit, Path(folder)), compiled) for _, commit, compiled in STATES]
         for size in SIZES:
             fields = {"head_size": 16, "seq_len": 128, "batch_tokens": 2048, "steps": 1000, **size}
             fields["shared_layers"] = 4 // fields["recurrences"]
@@ -150,9 +180,7 @@ def main() -> None:
             print(row, flush=True)
         loops = [looped(server, turns) for server in servers[1:3]]
         for server in servers:
-            assert server.stdin
-            server.stdin.close()
-            server.wait()
+            ended(server)
     record = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"1 thread of {os.cpu_count()} cores, {platform.machine()}",
@@ -160,6 +188,7 @@ def main() -> None:
         "states": [dict(zip(("name", "commit", "compile"), state, strict=True)) for state in STATES],
         "steps_compared": 3 + turns * STEPS,
         "rows": rows,
+        "first_step_seconds": first,
         "loops": dict(zip(("eager", "compiled"), loops, strict=True)),
     }
     OUT.write_text(json.dumps(record, indent=1) + "\n")

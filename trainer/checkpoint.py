@@ -184,6 +184,13 @@ def tidy(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def retire(folder: Path, step: int, keep: int) -> None:
+    """Remove the checkpoints that `save` removes after one of this step; never raises."""
+    with contextlib.suppress(OSError):
+        _retire(folder, step, keep)
+    tidy(folder)
+
+
 def latest(folder: Path) -> Checkpoint | None:
     """The newest whole checkpoint; damaged ones are passed over with a warning on stderr.
 

@@ -96,6 +96,8 @@ class Run:
         self.skipped, self._streak, self._losses = progress["skipped"], progress["streak"], list(progress["losses"])
         if point.step == self.config.steps:
             self._validation = {name: point.facts[name] for name in ("val_loss", "val_loss_se")}
+            if self.world.first:  # no further save will remove what the last one was killed before it could
+                checkpoint.retire(self.folder, point.step, self.execution.keep)
 
     @property
     def tokens(self) -> int:

@@ -241,3 +241,16 @@ def test_a_journal_with_a_line_that_is_no_record_is_set_aside(fields, finished):
     assert result.trained
     assert only_journal(finished).state == "finished"
     assert (path.parent / "journal.jsonl.1").read_text().endswith("[1,2]\n")
+
+
+def test_a_run_killed_before_its_last_save_removed_the_older_ones_removes_them(fields, tmp_path, monkeypatch):
+    config, execution = TrainConfig.of(**fields | {"validate_every": 0}), Execution(checkpoint_every=16)
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.checkpoint._retire", lambda folder, step, keep: None)
+        loop.train(config, tmp_path, quiet=True, execution=execution)
+    journal = only_journal(tmp_path)
+    folder = journal.path.parent / checkpoint.FOLDER
+    assert len(list(folder.iterdir())) == 3
+    journal.path.write_bytes(b"".join(journal.path.read_bytes().splitlines(keepends=True)[:-1]))  # without its end
+    loop.train(config, tmp_path, quiet=True, execution=execution)
+    assert [path.name for path in folder.iterdir()] == ["step-000000048"]
