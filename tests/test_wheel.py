@@ -69,7 +69,9 @@ def run(command: list[str | Path], folder: Path, **variables: str) -> subprocess
 def test_wheel_holds_the_packages_and_their_data_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"bayeslaw", "models", "reports", "trainer"}
-    assert "bayeslaw/datasets/isodepth_runs.csv" in names
+    tables = {"isodepth_runs.csv", "isodepth_minima.csv", "desk_runs.csv", "desk_rates.csv"}
+    archives = {"desk_journals.tar.xz", "desk_rates_journals.tar.xz"}
+    assert {f"bayeslaw/datasets/{file}" for file in tables | archives} <= set(names)
     assert any(name.startswith("reports/") and name.endswith(".j2") for name in names)
     assert not any("test" in name for name in names)
 

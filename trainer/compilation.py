@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from trainer.config import TrainConfig
 from trainer.execution import Execution
 
-PAYS_FROM = 1e12
-"""Training FLOPs from which Inductor's seconds on a CPU are soon won back: a run of half a minute on one core."""
+PAYS_FROM = 5e12
+"""Training FLOPs from which what Inductor takes on a CPU is won back, half a minute for a shape that it has not seen: a
+run of two minutes and more on one core (benchmarks/results/speed.json)."""
 
 
 def wanted(config: TrainConfig, execution: Execution, *, on_gpu: bool) -> bool:

@@ -1,4 +1,4 @@
-"""``bayeslaw runs``: list the runs of a source, write them to a file, deliver journals to MLflow."""
+"""``bayeslaw runs``: list the runs of a source, deliver journals to MLflow, unpack shipped journals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
-app = App(name="runs", help="List the runs of a source, or deliver journals to MLflow.")
+app = App(name="runs", help="List the runs of a source, deliver journals to MLflow, or unpack shipped ones.")
 
 
 @app.default
@@ -25,12 +25,13 @@ def show(
     out: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """List the runs of a source, checked and completed, or deliver journals to MLflow.
+    """List the runs of a source, checked and completed; deliver journals to MLflow; unpack shipped ones.
 
     Parameters
     ----------
     source
-        isodepth, isodepth-recipes, a .csv or .parquet file, mlflow:EXPERIMENT, or a folder of run journals.
+        isodepth, isodepth-recipes, desk, desk-rates, a .csv or .parquet file, mlflow:EXPERIMENT, or a folder of run
+        journals.
     where
         Keep the runs that match, for example "recurrences in (2, 4) and budget >= 1e18 and recipe == 'baseline'".
     recipe
@@ -104,3 +105,32 @@ def sync(
         note(f"error: {result.path}: {result.error}")
     note(f"{len(results) - len(failed)} of {len(results)} journals in and below {folder} are in MLflow")
     return EXIT_FAILURE if failed else EXIT_OK
+
+
+@app.command
+def unpack(
+    name: Annotated[str, Parameter(name="STUDY")],
+    /,
+    *,
+    out: Path,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Write the run journals of a shipped study to a new folder, for `bayeslaw runs sync` or as a source of runs.
+
+    Parameters
+    ----------
+    name
+        desk or desk-rates.
+    out
+        A folder that does not exist yet.
+    json
+        Print one JSON object.
+    """
+    from bayeslaw.datasets.journals import unpack_journals
+
+    count = unpack_journals(name, out)
+    if json:
+        print_json({"study": name, "journals": count, "out": str(out)})
+    else:
+        print(f"{count} journals of {name} in {out}")
+        note(f"`bayeslaw runs {out}` lists the runs, `bayeslaw runs sync {out}` delivers them to MLflow")

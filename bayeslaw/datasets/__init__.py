@@ -1,4 +1,4 @@
-"""Published run tables that ship with the package; README.md beside them tells source, licence and oddities."""
+"""Run tables that ship with the package; README.md beside them tells source, licence and oddities."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pandas as pd
 
 from bayeslaw.schema import run_name
 
-NAMES = ("isodepth", "isodepth-recipes")
-"""Shipped run tables: the baseline of arXiv 2604.21106 (116 runs), and its three recipes (240 runs)."""
+STUDIES = {"desk": "desk_runs.csv", "desk-rates": "desk_rates.csv"}
+"""Studies trained with this package, and their tables; their journals ship too, see `bayeslaw.datasets.journals`."""
+
+NAMES = ("isodepth", "isodepth-recipes", *STUDIES)
+"""Shipped run tables: the baseline of arXiv 2604.21106 (116 runs), its three recipes (240 runs), and `STUDIES`."""
 
 _EFFECTIVE_BLOCK_LAYERS = 16  # recurrences x shared_layers, the same for every run
 _CONSTANTS: dict[str, Any] = {
@@ -34,8 +37,8 @@ def load_dataset(name: str) -> pd.DataFrame:
 
     Returns
     -------
-    DataFrame, one row a run: the columns of `bayeslaw.schema.COLUMNS` (loss and loss_se in nats per token) and
-    ``read_from``.
+    DataFrame, one row a run: the columns of `bayeslaw.schema.COLUMNS` (loss and loss_se in nats per token), and
+    ``read_from`` (isodepth) or ``rate_factor`` (desk-rates).
 
     Raises
     ------
@@ -44,6 +47,8 @@ def load_dataset(name: str) -> pd.DataFrame:
     """
     if name not in NAMES:
         raise KeyError(name)
+    if name in STUDIES:
+        return _read(STUDIES[name]).assign(source=name, state="finished")
     runs = _read("isodepth_runs.csv")
     if name == "isodepth":
         runs = runs[runs["recipe"] == "baseline"].reset_index(drop=True)

@@ -10,8 +10,8 @@ from bayeslaw.runs import load_runs
 from bayeslaw.schema import COLUMNS
 
 
-def test_the_two_names():
-    assert datasets.NAMES == ("isodepth", "isodepth-recipes")
+def test_the_names():
+    assert datasets.NAMES == ("isodepth", "isodepth-recipes", "desk", "desk-rates")
     assert len(datasets.load_dataset("isodepth")) == 116
     everything = datasets.load_dataset("isodepth-recipes")
     assert everything["recipe"].value_counts().to_dict() == {
@@ -88,10 +88,11 @@ def test_loaded_tables_are_frozen():
     assert (everything.runs["source"] == "isodepth").all()
 
 
-def test_a_loaded_table_has_the_vocabularys_kinds():
-    runs = load_runs("isodepth-recipes").runs
-    for name in runs.columns:
-        if name in COLUMNS:
-            kind = COLUMNS[name].kind
+@pytest.mark.parametrize("name", ["isodepth-recipes", "desk", "desk-rates"])
+def test_a_loaded_table_has_the_vocabularys_kinds(name):
+    runs = load_runs(name).runs
+    for column in runs.columns:
+        if column in COLUMNS:
+            kind = COLUMNS[column].kind
             expected = {"text": pd.StringDtype(na_value=np.nan), "int": np.int64, "float": np.float64}[kind]
-            assert runs[name].dtype == expected, name
+            assert runs[column].dtype == expected, column
