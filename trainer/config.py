@@ -109,14 +109,15 @@ class TrainConfig:
     def of(cls, **fields: Any) -> TrainConfig:
         """The config of a flat mapping of fields, whatever section they belong to; None means the default.
 
-        On packed shards the default of ``seq_len`` and ``vocab_size`` is what they were packed with.
+        On packed shards the default of ``seq_len`` and ``vocab_size`` is what they were packed with, of the vocabulary
+        256 at least.
 
         Raises
         ------
         UsageError
             An unknown or missing name, or a value that cannot be trained.
         DataError
-            The meta file of the shards is damaged.
+            The meta files of the shards are damaged, or disagree.
         """
         require_known("config field", fields, FIELDS)
         fields = context_and_vocabulary(fields.get("corpus")) | {n: v for n, v in fields.items() if v is not None}

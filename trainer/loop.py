@@ -20,7 +20,15 @@ from bayeslaw.errors import UsageError
 from bayeslaw.plan import config_hash, require_study
 from trainer import checkpoint, rundir
 from trainer.config import TrainConfig
-from trainer.data import HUB_CORPORA, Batches, load_corpus, require_fit, validation_sequences
+from trainer.data import (
+    HUB_CORPORA,
+    Batches,
+    Corpus,
+    load_corpus,
+    require_fit,
+    require_held_out,
+    validation_sequences,
+)
 from trainer.distributed import join
 from trainer.execution import Execution
 from trainer.layering import recorded_config
@@ -66,23 +74,22 @@ def with_digest(config: TrainConfig) -> TrainConfig:
     Raises
     ------
     UsageError
-        The config names another digest than the corpus has now, or its network cannot read the corpus.
+        The config names another digest than the corpus has now, its network cannot read the corpus, or the corpus is
+        shorter than a batch or than the validation.
     DataError
         The corpus is damaged.
     """
     if config.data.corpus in HUB_CORPORA and config.data.corpus_digest is None:
         return config
     corpus = load_corpus(config.data.corpus)
-    require_fit(corpus, seq_len=config.model.seq_len, vocab_size=config.model.vocab_size)
-    if config.data.corpus_digest is None:
-        return replace(config, data=replace(config.data, corpus_digest=corpus.digest))
-    if config.data.corpus_digest != corpus.digest:
+    if config.data.corpus_digest not in (None, corpus.digest):
         raise UsageError(
             f"the corpus {config.data.corpus!r} has the digest {corpus.digest}",
             allowed=f"{config.data.corpus_digest}, as when the run was planned",
             do="restore the corpus, or plan again with `bayeslaw sweep plan`",
         )
-    return config
+    _fitting(config, corpus)
+    return replace(config, data=replace(config.data, corpus_digest=corpus.digest))
 
 
 def train(
@@ -225,10 +232,18 @@ def continued(config: TrainConfig, base: checkpoint.Checkpoint) -> TrainConfig:
     return replace(config, continues=origin)
 
 
-def _data(config: TrainConfig) -> tuple[Batches, Tensor]:
-    """The training batches and the held-out sequences [n, T + 1]."""
-    corpus = load_corpus(config.data.corpus)
+def _fitting(config: TrainConfig, corpus: Corpus) -> Batches:
+    """The training batches of a config that fits its corpus in all that can be told without reading it."""
     seq_len = config.model.seq_len
     require_fit(corpus, seq_len=seq_len, vocab_size=config.model.vocab_size)
     batches = Batches(corpus.train, seq_len, config.optimizer.batch_tokens // seq_len, config.seed)
-    return batches, torch.from_numpy(validation_sequences(corpus, seq_len, config.data.validation_tokens))
+    require_held_out(corpus, seq_len, config.data.validation_tokens)
+    return batches
+
+
+def _data(config: TrainConfig) -> tuple[Batches, Tensor]:
+    """The training batches and the held-out sequences [n, T + 1]."""
+    corpus = load_corpus(config.data.corpus)
+    batches = _fitting(config, corpus)
+    held_out = validation_sequences(corpus, config.model.seq_len, config.data.validation_tokens)
+    return batches, torch.from_numpy(held_out)

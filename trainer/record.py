@@ -46,8 +46,12 @@ def begun(
     """
     run_dir = run.folder.parent
     if point is None:
+        before, now = rundir.trained_on(run_dir), run.config.data.corpus_digest
         if kept := rundir.set_aside(run_dir, FILE_NAME, checkpoint.FOLDER):
-            tell(f"begins anew: nothing there to go on from; what was there is kept as {', '.join(kept)}")
+            why = "nothing there to go on from; what was there"
+            if before not in (None, now):
+                why = f"what was there was trained on another state of the corpus (digest {before}, now {now}) and"
+            tell(f"begins anew: {why} is kept as {', '.join(kept)}")
         return Writer(run, study, tracking, fresh=True, resumed=False)
     if there is None:
         kept = rundir.set_aside(run_dir, FILE_NAME)

@@ -35,6 +35,16 @@ def attempt(run_dir: Path, config_hash: str) -> journal.Journal | None:
     return there if there.start["config_hash"] == config_hash else None
 
 
+def trained_on(run_dir: Path) -> str | None:
+    """The digest of the corpus by the journal in the directory; None where none can be read or says it."""
+    try:
+        config = journal.read_journal(run_dir / journal.FILE_NAME).start["config"]
+    except JournalError:
+        return None
+    data = config.get("data")
+    return data.get("corpus_digest") if isinstance(data, dict) else None
+
+
 def settled(run_dir: Path, config_hash: str) -> journal.Journal | None:
     """The journal of a run of this config that came to its end, None if there is no such run in the directory."""
     there = attempt(run_dir, config_hash)

@@ -59,7 +59,10 @@ class ModelConfig:
             raise UsageError(f"head_size = {self.head_size}", allowed="an even number of channels")
         require_multiple("d_model", self.d_model, "head_size", self.head_size)
         if self.vocab_size < BYTE_VALUES:
-            raise UsageError(f"vocab_size = {self.vocab_size}", allowed=f"{BYTE_VALUES} or more: tokens are bytes")
+            raise UsageError(
+                f"vocab_size = {self.vocab_size}",
+                allowed=f"{BYTE_VALUES} or more: a byte each, or the tokens of packed shards and some more",
+            )
         loops = tuple(name for name in INJECTIONS if name != "none")
         if self.recurrences > 1 and self.injection not in loops:
             raise UsageError(
@@ -136,8 +139,8 @@ class DataConfig:
     Parameters
     ----------
     corpus : str
-        ``stdlib``, or a path to a text file, a folder of them or a folder of packed shards; see
-        `trainer.data.load_corpus`.
+        ``stdlib``, a path to a text file, a folder of them or a folder of packed shards, or a packed data set of the
+        hub; see `trainer.data.load_corpus`.
     corpus_digest : str, optional
         Digest that the corpus must have; filled in when a run is planned, so that a changed corpus is noticed.
     validation_tokens : int

@@ -60,7 +60,8 @@ def pack(
         What stands between documents within a text file, such as '<|endoftext|>'; without it a file is a document. \\n
         is a line's end.
     bos_token
-        The token that leads documents; by default the first that is there of <s>, <|bos|>, <bos> and the like.
+        The token that leads documents; by default the first of the usual ones that is there, such as <|bos|> or
+        <|endoftext|>.
     seed
         Seed of the order of the documents, 0 by default; they are shuffled among some 16,000 at a time.
     rows_per_shard

@@ -81,7 +81,7 @@ class ModelFlags:
     seq_len
         Context in tokens, 64 by default; on packed shards theirs.
     vocab_size
-        Rows of embedding and head, 256 by default; on packed shards theirs.
+        Rows of embedding and head, 256 by default; on packed shards theirs, 256 at least.
     injection
         How the prelude's output enters each recurrence: linear, additive, hyperconnections or passthrough.
     lanes
@@ -135,7 +135,8 @@ class DataFlags:
     Parameters
     ----------
     corpus
-        stdlib, or the path of a text file or a folder of them (a token is a byte), or of a folder of packed shards.
+        stdlib, or the path of a text file or a folder of them (a token is a byte), or of a folder of packed shards, or
+        KristianS7/prepacked-fineweb-edu-llama2-32K-T2048 of the Hugging Face hub.
     corpus_digest
         Refuse a corpus of another digest.
     validation_tokens
@@ -164,7 +165,7 @@ class ExecutionFlags:
     precision
         float32, bfloat16 or auto: bfloat16 on a GPU.
     compile
-        on, off or auto: on a GPU.
+        on, off or auto: on a GPU, and long runs on a CPU.
     micro_batch
         Sequences of one pass on a device; by default what fits.
     activation_checkpointing

@@ -122,6 +122,19 @@ def test_alone_it_explains(capsys):
         assert named in told
 
 
+def test_the_help_loses_no_name(capsys):
+    """Some tokens in angle brackets are markup to what prints the help."""
+    assert run(["data", "pack", "--help"]) == 0
+    told = capsys.readouterr().out
+    described = " ".join(told.replace("\u2502", " ").split())
+    assert "such as <|bos|> or <|endoftext|>" in described
+    assert "such as '<|endoftext|>'" in described
+    assert run(["train", "--help"]) == 0
+    described = "".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    assert corpora.FINEWEB_EDU in described
+    assert "onaGPU,andlongrunsonaCPU" in described
+
+
 def test_packing_needs_no_torch(source, tmp_path):
     code = (
         "import sys\nabsent = ('torch', 'pymc', 'mlflow', 'pandas', 'tokenizers', 'datasets')\n"

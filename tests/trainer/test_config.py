@@ -30,7 +30,7 @@ from trainer.execution import Execution
         ({"recurrences": 2.5}, "recurrences = 2.5"),
         ({"seed": -1}, "seed = -1"),
         ({"seed": 2**63}, "below 2.63"),
-        ({"vocab_size": 100}, "256 or more: tokens are bytes"),
+        ({"vocab_size": 100}, "256 or more: a byte each, or the tokens of packed shards"),
         ({"validation_tokens": 8}, "at least one sequence, 16"),
         (
             {"injection": "adaptive"},

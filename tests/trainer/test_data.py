@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bayeslaw.errors import UsageError
-from trainer.data import Batches, Corpus, held_out, load_corpus, validation_sequences
+from trainer.data import FINEWEB_EDU, Batches, Corpus, held_out, load_corpus, validation_sequences
 from trainer.data.corpora import stdlib_sources
 
 
@@ -89,6 +89,21 @@ def test_what_is_no_corpus(tmp_path):
         with pytest.raises(UsageError, match=named) as error:
             load_corpus(spec)
         assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.ndjson", "X.Parquet", "x.txt.gz", "x.zst"])
+def test_documents_that_are_to_be_packed_first(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("text " * 500)
+    with pytest.raises(
+        UsageError, match=f"no text file by its name.*\n.*\n  next: pack it with `bayeslaw data pack {path} "
+    ):
+        load_corpus(str(path))
+
+
+def test_the_corpora_of_the_hub_are_named(tmp_path):
+    with pytest.raises(UsageError, match=f"allowed: .*; or, of the hub, {FINEWEB_EDU}"):
+        load_corpus(str(tmp_path / "absent"))
 
 
 def test_batches_are_a_function_of_seed_and_step():

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from bayeslaw.cli import run
-from bayeslaw.errors import UsageError
+from bayeslaw.errors import DataError, UsageError
 from bayeslaw.journal import read_journal
 from tests.trainer.ranks import Ranks, together
 from trainer import checkpoint, learner
@@ -156,12 +156,25 @@ def test_context_and_vocabulary_follow_the_data(tiny, folder, tmp_path):
         ({"seq_len": 8}, r"whose rows are packed for 16\n  allowed: 16\n  next: set --seq-len 16 or leave it out"),
         ({"corpus_digest": "0" * 16}, "has the digest"),
         ({"validation_tokens": 21 * T}, f"at most {20 * T}"),
+        ({"batch_tokens": (ROWS + 1) * T}, "too short for one batch"),
     ],
 )
 def test_a_network_that_does_not_fit_the_data(tiny, tmp_path, changes, named):
+    """It is refused when it is planned, and leaves nothing behind when it is trained."""
+    config = TrainConfig.of(**tiny | changes)
     with pytest.raises(UsageError, match=named):
-        train(TrainConfig.of(**tiny | changes), tmp_path / "out", quiet=True)
+        with_digest(config)
+    with pytest.raises(UsageError, match=named):
+        train(config, tmp_path / "out", quiet=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_splits_that_disagree_are_told_before_the_config(tiny, tmp_path):
+    made = folder_of(tmp_path / "rows", 10)
+    path = made / "meta_train.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seq_len": T - 1, "row_capacity": T}))
+    with pytest.raises(DataError, match=f"seq_len is {T - 1} in meta_train.json and {T} in meta_val.json"):
+        TrainConfig.of(**tiny | {"corpus": str(made)})
 
 
 def test_text_has_a_vocabulary_of_bytes(tiny, tmp_path):

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -98,6 +99,18 @@ def test_documents_that_fit_are_hardly_cut():
     assert begins < 1.05 * len(lengths), "five in a hundred cut"
     assert packer.waiting_tokens < 256
     assert len(rows) * 257 == begins + total - packer.waiting_tokens
+
+
+def test_what_waits_takes_memory_and_not_what_could():
+    """A packer for long rows holds no queue for every length that a piece may have."""
+    tracemalloc.start()
+    try:
+        packer = Packer(2**16, BOS_ID, storage(BOS_ID + 1))
+        assert list(packer.add(np.arange(5, dtype="<u4"))) == []
+        assert packer.waiting_tokens == 5
+        assert tracemalloc.get_traced_memory()[1] < 2**16 * 8, "less than a reference a length"
+    finally:
+        tracemalloc.stop()
 
 
 # ------------------------------------------------------------------------------------------------------------- folders
@@ -228,6 +241,7 @@ def test_what_cannot_be_packed(source, tmp_path):
         ({"out": tmp_path / "full"}, "is there already"),
         ({"out": path}, "is there already"),
         ({"seq_len": 0}, "seq_len = 0"),
+        ({"seq_len": 2**20 + 1}, "seq_len = 1048577\n  allowed: a whole number, 1 to 1048576"),
         ({"rows_per_shard": 0}, "rows_per_shard = 0"),
         ({"seed": -1}, "seed = -1"),
         ({"validation_share": 0.0}, r"validation_share = 0\.0"),

@@ -125,7 +125,11 @@ def test_the_run_of_another_text_is_kept_aside(fields, finished, tmp_path, capsy
     assert result.run_dir == first.run_dir
     assert (result.run_dir / "journal.jsonl.1").is_file()
     assert (result.run_dir / "checkpoints.1").is_dir()
-    assert "kept as journal.jsonl.1, checkpoints.1" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    digest = load_corpus(str(changed)).digest
+    assert f"another state of the corpus (digest {load_corpus(str(corpus)).digest}, now {digest})" in told
+    assert "and is kept as journal.jsonl.1, checkpoints.1" in told
+    assert "nothing there" not in told
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\xff"])

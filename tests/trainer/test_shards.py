@@ -129,10 +129,44 @@ DAMAGES = {
         lambda folder: changed_meta(folder, shards=[{"rows": 3, "sha256": ""}]),
         r"total_rows = 13, and its sh",
     ),
+    "own digest": (
+        lambda folder: changed_meta(folder, shards=[{"rows": 13, "sha256": "0"}], digest="1"),
+        r"meta_train\.json: digest = '1', and that of its shards is 5feceb66",
+    ),
+    "own shards": (
+        lambda folder: changed_meta(folder, packer=1),
+        r"meta_train\.json was written by `bayeslaw data pack` and lacks shards",
+    ),
+    "later packer": (
+        lambda folder: changed_meta(folder, packer=2),
+        r"packer = 2\n  allowed: 1 or less.*\n  next: read the folder with the version",
+    ),
     "total": (lambda folder: changed_meta(folder, total_rows=14), r"3 train shards have 13 rows\n  allowed: 14"),
     "last lost": (
         lambda folder: (folder / "train-00002.parquet").unlink(),
         r"2 train shards have 10 rows\n  allowed: 13",
+    ),
+    "one more": (
+        lambda folder: write(folder / "train-00003.parquet", rows_of(2, 9)),
+        r"4 train shards have 15 rows\n  allowed: 13, .*: a shard may be of another data set\n  next: take out",
+    ),
+    "four digits": (
+        lambda folder: (folder / "train-00001.parquet").rename(folder / "train-0001.parquet"),
+        r"train-00001\.parquet is missing",
+    ),
+    "link to nothing": (
+        lambda folder: [
+            (folder / "train-00002.parquet").unlink(),
+            (folder / "train-00002.parquet").symlink_to(folder / "gone"),
+        ],
+        r"train-00002\.parquet is missing",
+    ),
+    "held out twice": (
+        lambda folder: [
+            shutil.copy(folder / "train-00001.parquet", folder / "val-00000.parquet"),
+            changed_meta(folder, "val", total_rows=5),
+        ],
+        r"train-00001\.parquet and val-00000\.parquet hold the same rows",
     ),
     "one lost": (lambda folder: (folder / "train-00001.parquet").unlink(), r"train-00001\.parquet is missing"),
     "truncated": (
@@ -145,7 +179,7 @@ DAMAGES = {
     ),
     "column": (
         lambda folder: write(folder / "train-00001.parquet", rows_of(5, 1), column="token"),
-        r"train-00001\.parquet has the columns token\n.*\n  next: the nearest is token",
+        r"train-00001\.parquet has the columns token\n.*\n  next: rename the column token to tokens",
     ),
     "no lists": (
         lambda folder: pq.write_table(pa.table({"tokens": range(5)}), folder / "train-00001.parquet"),
@@ -284,6 +318,36 @@ def test_shards_are_decoded_once(packed, tmp_path):
     assert [name for name in sorted(first) if other[name] != first[name]] == [f"train-0000{n}.ids" for n in range(3)]
 
 
+def test_decoded_rows_that_were_written_over(packed, tmp_path):
+    """Of the same size: whoever notices that a file was written since decodes anew; `check` reads what it holds."""
+    folder = shutil.copytree(packed, tmp_path / "copy", ignore=lambda *_: [".rows"])
+    train, _ = read_metas(folder)
+    expected = mapped(train).take(np.arange(5)).copy()
+    raw = folder / ".rows" / "train-00000.ids"
+    size = raw.stat().st_size
+    raw.unlink()  # which is still mapped
+    raw.write_bytes(bytes(size))
+    assert check(folder)[0].verified, "it will be decoded anew"
+    assert (mapped(train).take(np.arange(5)) == expected).all()
+    times = (raw.stat().st_atime_ns, raw.stat().st_mtime_ns)
+    with raw.open("r+b") as file:
+        file.write(bytes(7))
+    os.utime(raw, ns=times)
+    with pytest.raises(
+        DataError, match=r"train-00000\.ids holds other rows than .*\n  next: delete the folder .*\.rows"
+    ):
+        check(folder)
+
+
+def test_what_a_killed_process_left_half_decoded_goes(packed, tmp_path):
+    folder = shutil.copytree(packed, tmp_path / "copy", ignore=lambda *_: [".rows"])
+    (folder / ".rows").mkdir()
+    for left in (".train-00002.ids.4194305", ".train-00002.json.4194305"):
+        (folder / ".rows" / left).touch()
+    mapped(read_metas(folder)[0])
+    assert not list((folder / ".rows").glob(".*"))
+
+
 def test_rows_that_another_decoded_are_read(packed, tmp_path, monkeypatch):
     """Where the folder may not be written, and the rows are there: nothing is decoded again."""
     folder = shutil.copytree(packed, tmp_path / "copy")
@@ -320,7 +384,7 @@ def test_no_room_for_the_decoded_rows(packed, tmp_path, monkeypatch):
 
 
 def test_what_is_not_packed(tmp_path):
-    with pytest.raises(UsageError, match="is no packed data set"):
+    with pytest.raises(UsageError, match=r"is no packed data set\n.*\n  next: check the path, or pack"):
         check(tmp_path)
 
 

@@ -169,6 +169,7 @@ def test_cells_of_too_few_steps_are_left_out_and_told(grid):
         ({"study": ""}, "study = ''"),
         ({"budgets": (1e30,)}, "optimiser steps"),
         ({"head_sise": 8}, "'head_sise'"),
+        ({"validation_tokens": 10_000}, "10000 validation tokens in sequences of 16"),
     ],
 )
 def test_grids_that_cannot_be_planned(grid, changes, named):

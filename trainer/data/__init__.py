@@ -4,7 +4,7 @@ Corpora of bytes are read as they are; larger ones are tokenised and packed once
 memory.
 """
 
-from trainer.data.batches import Batches, validation_sequences
+from trainer.data.batches import Batches, require_held_out, validation_sequences
 from trainer.data.corpora import (
     FINEWEB_EDU,
     HUB_CORPORA,
@@ -28,5 +28,6 @@ __all__ = [
     "load_corpus",
     "on_this_machine",
     "require_fit",
+    "require_held_out",
     "validation_sequences",
 ]

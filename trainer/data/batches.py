@@ -94,17 +94,15 @@ def _epoch_order(seed: int, epoch: int, windows: int, seq_len: int) -> tuple[NDA
     return generator.permutation(windows), offset
 
 
-def validation_sequences(corpus: Corpus, seq_len: int, tokens: int) -> Ids:
-    """Held-out sequences [n, T + 1], evenly spread over the held-out part, none overlapping in what is predicted.
-
-    They are of the type that they are stored in: of a large data set they take a quarter of what int64 would.
+def require_held_out(corpus: Corpus, seq_len: int, tokens: int) -> int:
+    """The sequences of the held-out part, which suffice for so many validation tokens; no row is read.
 
     Raises
     ------
     UsageError
         The held-out part has fewer tokens than asked for: nothing is ever used twice.
     """
-    held_out, wanted = corpus.validation, tokens // seq_len
+    held_out = corpus.validation
     if isinstance(held_out, Rows):
         there, has = len(held_out), len(held_out) * seq_len
     else:
@@ -115,12 +113,27 @@ def validation_sequences(corpus: Corpus, seq_len: int, tokens: int) -> Ids:
             allowed=f"sequences of at most {has - 1} tokens",
             do=f"choose a shorter --seq-len, or a larger corpus (one with more than {seq_len} held-out tokens)",
         )
-    if there < wanted:
+    if there < tokens // seq_len:
         raise UsageError(
             f"{tokens} validation tokens in sequences of {seq_len} from {has} held-out tokens",
             allowed=f"at most {there * seq_len} at this sequence length",
             do="ask for fewer --validation-tokens, or use a larger corpus",
         )
+    return there
+
+
+def validation_sequences(corpus: Corpus, seq_len: int, tokens: int) -> Ids:
+    """Held-out sequences [n, T + 1], evenly spread over the held-out part, none overlapping in what is predicted.
+
+    They are of the type that they are stored in: of a large data set they take a quarter of what int64 would.
+
+    Raises
+    ------
+    UsageError
+        As `require_held_out`.
+    """
+    held_out, wanted = corpus.validation, tokens // seq_len
+    there = require_held_out(corpus, seq_len, tokens)
     places = np.arange(wanted) * there // wanted
     if isinstance(held_out, Rows):
         return held_out.take(places)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from bayeslaw.errors import DataError, UsageError
-from trainer.data.format import AGAIN, Meta, combined, is_packed, read_metas
+from trainer.data.format import AGAIN, Meta, combined, is_packed, read_metas, require_apart
+from trainer.data.rows import verify_decoded
 from trainer.data.shards import shards
 from trainer.data.tokenizer import tokenizer_of
 
@@ -52,7 +53,7 @@ class SplitFacts:
 
 
 def check(folder: Path) -> tuple[SplitFacts, SplitFacts]:
-    """Read every shard of a packed data set from its Parquet file, and the tokenizer beside them.
+    """Read every shard of a packed data set from its Parquet file, what it was decoded into, and the tokenizer.
 
     Returns
     -------
@@ -66,7 +67,11 @@ def check(folder: Path) -> tuple[SplitFacts, SplitFacts]:
         Anything is damaged, foreign or missing; the message names file and row.
     """
     if not is_packed(folder):
-        raise UsageError(f"{folder} is no packed data set", allowed="a folder with meta_train.json and shards")
+        raise UsageError(
+            f"{folder} is no packed data set",
+            allowed="a folder with meta_train.json and shards",
+            do="check the path, or pack documents into a new folder with `bayeslaw data pack`",
+        )
     train, validation = read_metas(folder)
     for meta in (train, validation):
         if meta.tokenizer is not None and tokenizer_of(meta).vocab_size != meta.vocab_size:
@@ -75,10 +80,13 @@ def check(folder: Path) -> tuple[SplitFacts, SplitFacts]:
                 f"vocab_size is {meta.vocab_size}",
                 do=AGAIN,
             )
-    return _facts(train), _facts(validation)
+    (of_train, train_digests), (of_validation, validation_digests) = _facts(train), _facts(validation)
+    require_apart(folder, train_digests, validation_digests)
+    return of_train, of_validation
 
 
-def _facts(meta: Meta) -> SplitFacts:
+def _facts(meta: Meta) -> tuple[SplitFacts, list[str]]:
+    """What the rows of a split hold, and the digests of its shards."""
     counts = np.zeros(meta.vocab_size, dtype=np.int64)
     rows, digests = 0, []
     found = shards(meta)
@@ -88,8 +96,9 @@ def _facts(meta: Meta) -> SplitFacts:
             rows += len(ids)
         assert shard.digest is not None  # all of it was read
         digests.append(shard.digest)
+        verify_decoded(shard)
     total, begins = int(counts.sum()), int(counts[meta.bos])
-    return SplitFacts(
+    facts = SplitFacts(
         meta.split,
         len(found),
         rows,
@@ -104,3 +113,4 @@ def _facts(meta: Meta) -> SplitFacts:
         combined(digests),
         meta.shards is not None,
     )
+    return facts, digests

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayeslaw.errors import DataError, UsageError
-from trainer.data.format import TRAIN, is_packed, read_meta, read_metas
+from trainer.data.format import is_packed, read_metas, require_apart
 from trainer.data.rows import Rows, mapped
 from trainer.data.shards import shards
 from trainer.sections import BYTE_VALUES
@@ -28,7 +28,13 @@ FINEWEB_EDU = "KristianS7/prepacked-fineweb-edu-llama2-32K-T2048"
 HUB_CORPORA = (FINEWEB_EDU,)
 """Packed data sets of the Hugging Face hub by name: runs on them can be planned wherever the data are."""
 
-ALLOWED = f"{STDLIB}, or the path of a text file, of a folder of text files or of a folder of packed shards"
+HERE = f"{STDLIB}, or the path of a text file, of a folder of text files or of a folder of packed shards"
+ALLOWED = f"{HERE}; or, of the hub, {', '.join(HUB_CORPORA)}"
+
+COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+"""Endings of files of documents that are packed before they are a corpus."""
 
 HELD_OUT_OF = 20
 """One file in so many (by the hash of its relative path), or that part of a single file's end, is held out."""
@@ -103,6 +109,13 @@ def _load(spec: str, _place: str) -> Corpus:
         files = sorted(file for file in path.rglob("*") if file.is_file() and not hidden(file.relative_to(path)))
         return _split_by_file(spec, path, files)
     if path.is_file():
+        if path.name.lower().endswith((*COMPRESSED, *JSON_LINES, PARQUET)):
+            raise UsageError(
+                f"corpus {spec!r} is no text file by its name: its bytes are not those of its documents",
+                allowed=ALLOWED,
+                do=f"pack it with `bayeslaw data pack {spec} --tokenizer bytes --seq-len T --out DIR` (or another "
+                "--tokenizer), and train on DIR",
+            )
         content = _read_text(path, otherwise="name another --corpus")
         cut = len(content) - len(content) // HELD_OUT_OF
         return _corpus(spec, content[:cut], content[cut:], files=1)
@@ -120,6 +133,7 @@ def _load(spec: str, _place: str) -> Corpus:
 def _packed(spec: str, folder: Path) -> Corpus:
     metas = read_metas(folder)
     train, validation = (mapped(meta) for meta in metas)
+    require_apart(folder, train.digests, validation.digests)
     digest = hashlib.sha256(f"{train.digest}{validation.digest}".encode()).hexdigest()[:16]
     return Corpus(spec, train, validation, digest, len(train.maps) + len(validation.maps))
 
@@ -154,7 +168,7 @@ def _hub_folder(spec: str) -> Path:
         reason = f"the hub did not give it ({type(error).__name__})"
     raise UsageError(
         f"corpus {spec!r}: {reason}, and the packed data set is not on this machine",
-        allowed=ALLOWED,
+        allowed=HERE,
         do="name another --corpus, such as a copy of the folder DIR that a machine with a way to the hub makes by "
         f"`hf download {spec} --repo-type dataset --local-dir DIR`",
     )
@@ -164,7 +178,7 @@ def context_and_vocabulary(spec: object) -> dict[str, int]:
     """The seq_len and vocab_size that a config on packed shards has where none are given; empty for other corpora."""
     if not isinstance(spec, str) or spec in (STDLIB, *HUB_CORPORA) or not is_packed(Path(spec)):
         return {}
-    meta = read_meta(Path(spec), TRAIN)
+    meta, _ = read_metas(Path(spec))
     return {"seq_len": meta.seq_len, "vocab_size": max(BYTE_VALUES, meta.vocab_size)}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bayeslaw.errors import DataError, UsageError
 from trainer.checks import nearest, some
-from trainer.data.corpora import STDLIB, hidden, stdlib_sources
+from trainer.data.corpora import COMPRESSED, JSON_LINES, PARQUET, STDLIB, hidden, stdlib_sources
 
 HUB = "hf:"
 ALLOWED = (
@@ -86,10 +86,11 @@ class Documents:
         return sorted(file for file in path.rglob("*") if file.is_file() and not hidden(file.relative_to(path)))
 
     def _of_file(self, path: Path) -> Iterator[str]:
-        kind = re.sub(r"\.(gz|zst|bz2|lz4)$", "", path.name.lower())
-        if kind.endswith(".parquet"):
+        kind = path.name.lower()
+        kind = kind.removesuffix(path.suffix.lower()) if kind.endswith(COMPRESSED) else kind
+        if kind.endswith(PARQUET):
             return _of_parquet(path, self.text_field)
-        if kind.endswith((".jsonl", ".ndjson")):
+        if kind.endswith(JSON_LINES):
             return _of_lines(path, self.text_field)
         return _of_text(path, self.separator)
 

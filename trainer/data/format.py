@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,13 +112,12 @@ class Meta:
         DataError
             A number is missing, or there are more or fewer shards than the meta file lists.
         """
-        pattern = re.compile(rf"{self.split}-(\d+)\.parquet")
-        found = (pattern.fullmatch(path.name) for path in self.folder.iterdir())
-        numbers = {int(match[1]) for match in found if match}
+        endings = ((path.name, path.stem.removeprefix(f"{self.split}-")) for path in self.folder.iterdir())
+        numbers = {int(n) for name, n in endings if n.isdecimal() and name == shard_name(self.split, int(n))}
         count = len(self.shards) if self.shards is not None else max(numbers, default=0) + 1
         for number in range(count):
-            if number not in numbers:
-                raise DataError(f"{self.folder / shard_name(self.split, number)} is missing", do=AGAIN)
+            if not (path := self.folder / shard_name(self.split, number)).exists():  # a link to nothing does not
+                raise DataError(f"{path} is missing", do=AGAIN)
         if more := sorted(numbers - set(range(count))):
             raise DataError(
                 f"{self.folder / shard_name(self.split, more[0])} is not of the data set: {meta_name(self.split)} "
@@ -169,18 +167,7 @@ def read_meta(folder: Path, split: str) -> Meta:
             allowed="an id below vocab_size",
             do=AGAIN,
         )
-    try:
-        listed = content.get("shards")
-        shards = None if listed is None else tuple((int(shard["rows"]), str(shard["sha256"])) for shard in listed)
-        made_with = content.get("tokenizer")
-        tokenizer = None if made_with is None else {key: str(made_with[key]) for key in ("name", "sha256")}
-    except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: shards or tokenizer are not as this version writes them", do=AGAIN) from error
-    if shards is not None and sum(rows for rows, _ in shards) != content["total_rows"]:
-        raise DataError(
-            f"{path}: total_rows = {content['total_rows']}, and its shards have {sum(rows for rows, _ in shards)}",
-            do=AGAIN,
-        )
+    shards, tokenizer = _own(path, content)
     return Meta(
         folder,
         split,
@@ -191,6 +178,60 @@ def read_meta(folder: Path, split: str) -> Meta:
         shards,
         tokenizer,
     )
+
+
+def _own(path: Path, content: dict[str, Any]) -> tuple[tuple[tuple[int, str], ...] | None, dict[str, str] | None]:
+    """What only the meta files of data packed here say: shards and tokenizer; None where they do not."""
+    packer = content.get("packer", PACKER)
+    if not isinstance(packer, int) or packer > PACKER:
+        raise DataError(
+            f"{path}: packer = {packer!r}",
+            allowed=f"{PACKER} or less in this version",
+            do="read the folder with the version of bayeslaw that packed it, or a later one",
+        )
+    try:
+        listed = content.get("shards")
+        shards = None if listed is None else tuple((int(shard["rows"]), str(shard["sha256"])) for shard in listed)
+        made_with = content.get("tokenizer")
+        tokenizer = None if made_with is None else {key: str(made_with[key]) for key in ("name", "sha256")}
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: shards or tokenizer are not as this version writes them", do=AGAIN) from error
+    if shards is None:
+        if "packer" in content:
+            raise DataError(f"{path} was written by `bayeslaw data pack` and lacks shards", do=AGAIN)
+        return shards, tokenizer
+    if sum(rows for rows, _ in shards) != content["total_rows"]:
+        raise DataError(
+            f"{path}: total_rows = {content['total_rows']}, and its shards have {sum(rows for rows, _ in shards)}",
+            do=AGAIN,
+        )
+    digest = combined([sha for _, sha in shards])
+    if content.get("digest", digest) != digest:
+        raise DataError(
+            f"{path}: digest = {content['digest']!r}, and that of its shards is {digest}",
+            allowed="the digest of the shards that it lists",
+            do=AGAIN,
+        )
+    return shards, tokenizer
+
+
+def require_apart(folder: Path, train: Sequence[str], validation: Sequence[str]) -> None:
+    """Refuse a data set that is trained on what it holds out; the digests are those of each split's shards.
+
+    Raises
+    ------
+    DataError
+        A training shard and a held-out one hold the same rows.
+    """
+    empty = hashlib.sha256().hexdigest()
+    for number, digest in enumerate(train):
+        if digest != empty and digest in validation:
+            raise DataError(
+                f"{folder}: {shard_name(TRAIN, number)} and {shard_name(VALIDATION, validation.index(digest))} hold "
+                "the same rows: what is held out would be trained on",
+                allowed="splits that share no shard",
+                do=AGAIN,
+            )
 
 
 def read_metas(folder: Path) -> tuple[Meta, Meta]:

@@ -8,7 +8,7 @@ is lost but those of the last row, which stays incomplete.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -37,7 +37,7 @@ class Packer:
         assert capacity >= 2
         self.capacity = capacity
         self._bos, self._dtype, self._least = bos, dtype, waiting
-        self._pieces: list[deque[Ids]] = [deque() for _ in range(capacity)]  # by their tokens, BOS left out
+        self._pieces: defaultdict[int, deque[Ids]] = defaultdict(deque)  # by their tokens, BOS left out
         self._lengths = 0  # bit n is set while a piece of n tokens waits
         self._count = 0
         self._ids = 0  # of all that wait, their BOS counted
@@ -95,6 +95,7 @@ class Packer:
         queue = self._pieces[tokens]
         piece = queue.popleft()
         if not queue:
+            del self._pieces[tokens]
             self._lengths ^= 1 << tokens
         self._count -= 1
         self._ids -= 1 + len(piece)

@@ -2,7 +2,7 @@
 
 The raw files hold ids as `format.storage` says, row after row. They lie in the folder ``.rows`` of the data set, or,
 where that cannot be written, below ``$XDG_CACHE_HOME/bayeslaw`` (``~/.cache/bayeslaw``); they may be deleted at any
-time. A raw file stands for its shard while the shard keeps size and time of change.
+time. A raw file stands for its shard while both keep size and time of change.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Rows:
     ----------
     maps : tuple of array, each [rows of a shard, T + 1]
     vocab_size, bos : int
-    digest : str
-        Of all rows, see `format.Meta.digest`.
+    digests : tuple of str
+        SHA-256 of each shard's ids.
     """
 
     maps: tuple[Ids, ...]
     vocab_size: int
     bos: int
-    digest: str
+    digests: tuple[str, ...]
 
     def __len__(self) -> int:
         return sum(map(len, self.maps))
@@ -57,6 +57,11 @@ class Rows:
     def _ends(self) -> NDArray[np.int64]:
         """Rows up to the end of each shard."""
         return np.cumsum([len(rows) for rows in self.maps])
+
+    @property
+    def digest(self) -> str:
+        """Of all rows, see `format.Meta.digest`."""
+        return combined(self.digests)
 
     @property
     def seq_len(self) -> int:
@@ -96,7 +101,28 @@ def mapped(meta: Meta) -> Rows:
         for shard in found
         if shard.rows
     )
-    return Rows(maps, meta.vocab_size, meta.bos, combined([str(digest) for digest in digests]))
+    return Rows(maps, meta.vocab_size, meta.bos, tuple(str(digest) for digest in digests))
+
+
+def verify_decoded(shard: Shard) -> None:
+    """Read the raw files that stand for a shard, where there are any.
+
+    Raises
+    ------
+    DataError
+        One holds other ids than were decoded into it.
+    """
+    for place in _places(shard.meta.folder):
+        if (expected := _known(shard, place)) is None:
+            continue
+        with _raw(shard, place).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            raise DataError(
+                f"{_raw(shard, place)} holds other rows than were decoded from {shard.path.name}: their digest is "
+                f"{found[:16]}, by the file beside it {expected[:16]}",
+                do=f"delete the folder {place}: the shards are decoded anew",
+            )
 
 
 def _raw(shard: Shard, place: Path) -> Path:
@@ -129,7 +155,7 @@ def _decoded(shard: Shard, place: Path) -> str:
             os.fsync(file.fileno())  # a crash of the machine must not leave a whole file of zeros
         assert shard.digest is not None  # all of it was read
         with written_whole(raw.with_suffix(".json"), error=DataError) as partial:
-            partial.write_text(json.dumps(facts | {"sha256": shard.digest}))
+            partial.write_text(json.dumps(facts | {"decoded": raw.stat().st_mtime_ns, "sha256": shard.digest}))
     except DataError as error:
         if error.what.startswith("cannot write"):
             raise DataError(error.what, do=f"make room in {place}") from error
@@ -155,13 +181,14 @@ def _known(shard: Shard, place: Path) -> str | None:
     raw, meta = _raw(shard, place), shard.meta
     try:
         known = json.loads(raw.with_suffix(".json").read_text())
-        digest = known.pop("sha256")
-        size = raw.stat().st_size
+        digest, decoded = known.pop("sha256"), known.pop("decoded")
+        status = raw.stat()
     except (OSError, ValueError, AttributeError, KeyError):
         return None
-    whole = size == shard.rows * meta.capacity * storage(meta.vocab_size).itemsize
+    whole = status.st_size == shard.rows * meta.capacity * storage(meta.vocab_size).itemsize
+    untouched = status.st_mtime_ns == decoded  # what was written since may be anything of the same size
     expected = meta.shards[shard.number][1] if meta.shards is not None else digest
-    return str(digest) if known == _facts(shard) and whole and digest == expected else None
+    return str(digest) if known == _facts(shard) and whole and untouched and digest == expected else None
 
 
 def _places(folder: Path) -> tuple[Path, Path]:
@@ -184,6 +211,9 @@ def _held(folder: Path, places: tuple[Path, Path]) -> Iterator[Path]:
             continue
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            for partial in (*place.glob(".*.ids.*"), *place.glob(".*.json.*")):  # of a process that was killed
+                with contextlib.suppress(OSError):
+                    partial.unlink()
             yield place
         return
     raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from bayeslaw.errors import DataError
-from trainer.checks import nearest
 from trainer.data.format import AGAIN, COLUMN, Ids, Meta, storage
 
 ROWS_AT_ONCE = 1024
@@ -95,10 +95,14 @@ class Shard:
         schema = file.schema_arrow
         if COLUMN not in schema.names:
             file.close()
+            close = difflib.get_close_matches(COLUMN, schema.names, n=1)
             raise DataError(
                 f"{self.path} has the columns {', '.join(schema.names) or 'none'}",
                 allowed=f"packed shards, with the column {COLUMN}",
-                do=nearest(COLUMN, schema.names) or "pack documents with `bayeslaw data pack`",
+                do=f"rename the column {close[0]} to {COLUMN} if it holds them; documents are packed with "
+                "`bayeslaw data pack`"
+                if close
+                else "pack documents with `bayeslaw data pack`",
             )
         kind = schema.field(COLUMN).type
         lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -156,9 +160,11 @@ def shards(meta: Meta) -> list[Shard]:
     """
     found = [Shard(path, meta, number) for number, path in enumerate(meta.files())]
     if (rows := sum(shard.rows for shard in found)) != meta.rows:
+        more = rows > meta.rows
         raise DataError(
             f"{meta.folder}: the {len(found)} {meta.split} shards have {rows} rows",
-            allowed=f"{meta.rows}, the total_rows of its meta file: the last shards may be missing",
-            do=AGAIN,
+            allowed=f"{meta.rows}, the total_rows of its meta file: "
+            + ("a shard may be of another data set" if more else "the last shards may be missing"),
+            do=("take out what is not of this one, or " if more else "") + AGAIN,
         )
     return found

@@ -45,6 +45,9 @@ SHUFFLED_CHARACTERS = 2**26
 AT_ONCE = 2**20
 """Characters that are tokenised together."""
 
+LONGEST = 2**20
+"""Tokens of a row at most: a thousand rows are in memory together."""
+
 TELL_EVERY = 10.0
 """Seconds between words of progress."""
 
@@ -113,7 +116,7 @@ def pack(
     out : Path
         A folder that is not there yet, or empty.
     seq_len : int
-        T; a row has T + 1 ids.
+        T, `LONGEST` at most; a row has T + 1 ids.
     seed : int
         Of the order of the documents, which are shuffled among `SHUFFLED_DOCUMENTS` at a time.
     rows_per_shard : int
@@ -135,6 +138,8 @@ def pack(
     """
     for name, value in (("seq_len", seq_len), ("rows_per_shard", rows_per_shard)):
         require_count(name, value)
+    if seq_len > LONGEST:
+        raise UsageError(f"seq_len = {seq_len}", allowed=f"a whole number, 1 to {LONGEST}")
     require_count("seed", seed, 0)
     require_share(validation_share)
     documents = Documents(pinned(documents.source), documents.text_field, documents.separator)
