@@ -133,7 +133,7 @@ def asked(server: subprocess.Popen[str], fields: dict[str, Any], steps: int = ST
     return seconds, loss
 
 
-def looped(server: subprocess.Popen[str], turns: int) -> list[dict[str, float]]:
+def looped(compiled: str, turns: int) -> list[dict[str, float]]:
     """How fast r = 2, 4, 8 are against r = 1 of the same width and depth, and what their FLOPs alone would cost."""
     from trainer.config import TrainConfig
 
@@ -142,9 +142,12 @@ def looped(server: subprocess.Popen[str], turns: int) -> list[dict[str, float]]:
         | {"recurrences": r, "shared_layers": 8 // r}
         for r in (1, 2, 4, 8)
     }
-    for fields in sizes.values():
-        asked(server, fields, 3)
-    found = [{r: asked(server, fields)[0] for r, fields in sizes.items()} for _ in range(turns)]
+    servers = {r: started(ROOT, compiled) for r in sizes}
+    for r, fields in sizes.items():
+        asked(servers[r], fields, 3)
+    found = [{r: asked(servers[r], fields)[0] for r, fields in sizes.items()} for _ in range(turns)]
+    for server in servers.values():
+        ended(server)
     fastest = {r: min(turn[r] for turn in found) for r in sizes}
     flops = {r: float(TrainConfig.of(**fields).architecture.flops_per_token) for r, fields in sizes.items()}
     rows = [
@@ -178,9 +181,9 @@ def main() -> None:
                 row[name] = {"times_as_fast": round(fastest[0] / fastest[k], 2), "loss_off": float(f"{off:.1e}")}
             rows.append(row)
             print(row, flush=True)
-        loops = [looped(server, turns) for server in servers[1:3]]
         for server in servers:
             ended(server)
+    loops = {name: looped(compiled, turns) for name, compiled in (("eager", "off"), ("compiled", "on"))}
     record = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"1 thread of {os.cpu_count()} cores, {platform.machine()}",
@@ -189,7 +192,7 @@ def main() -> None:
         "steps_compared": 3 + turns * STEPS,
         "rows": rows,
         "first_step_seconds": first,
-        "loops": dict(zip(("eager", "compiled"), loops, strict=True)),
+        "loops": loops,
     }
     OUT.write_text(json.dumps(record, indent=1) + "\n")
 
