@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import shutil
 import tarfile
 from importlib import resources
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from bayeslaw import datasets
-from bayeslaw.cli import run
+from bayeslaw.cli import build_app, run
 from bayeslaw.datasets.journals import archive_name, extract, pack, unpack_journals
 from bayeslaw.errors import BayeslawError, NoRunsError, UsageError
 from bayeslaw.inputs import inputs_of
@@ -23,7 +25,9 @@ from bayeslaw.schema import COLUMNS
 
 COUNTS = {"desk": 132, "desk-rates": 42}
 DESIGN = ["recipe", "recurrences", "d_model", "budget", "seed"]
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "desk.json"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "desk.json"
+PAGE = (ROOT / "docs" / "desk.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +193,22 @@ def test_packing_is_the_inverse_and_repeats_itself(unpacked, tmp_path):
 def test_the_figures_are_of_the_shipped_runs():
     of = json.loads(RESULTS.read_text())["data"]
     assert of == {name: {"runs": COUNTS[name], "data_hash": load_runs(name).data_hash} for name in COUNTS}
+
+
+def test_the_page_tells_the_figures():
+    default = json.loads(RESULTS.read_text())["structures"]["default"]
+    for recipe, phi in default["phi"].items():
+        told = [phi, *(default["worth"][recipe][r] for r in ("2", "4"))]
+        cells = [f"{each['mean']:.2f} [{each['q05']:.2f}, {each['q95']:.2f}]" for each in told]
+        row = f"| {recipe} | {' | '.join(cells)} |"
+        assert re.sub(r"(?<!\d)0\.", ".", row) in PAGE
+
+
+def test_the_commands_of_the_page_can_be_meant():
+    commands = re.findall(r"^    bayeslaw (.*)$", PAGE, re.MULTILINE)
+    assert len(commands) > 10
+    for command in commands:
+        build_app().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
 
 
 @pytest.mark.slow
