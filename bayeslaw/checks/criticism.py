@@ -317,4 +317,4 @@ def _origins(fit: Fit, title: str) -> CheckCard:
 
 def capital(words: str) -> str:
     """The words with a capital first letter; phi keeps its own."""
-    return words if words.startswith("phi ") else words[:1].upper() + words[1:]
+    return words if words.startswith(("phi ", "phi[")) else words[:1].upper() + words[1:]
