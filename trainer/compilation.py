@@ -15,8 +15,8 @@ from trainer.config import TrainConfig
 from trainer.execution import Execution
 
 PAYS_FROM = 1e13
-"""Training FLOPs from which what Inductor takes on a CPU is won back, up to a minute for a shape that it has not seen: a
-run of four minutes and more on one core (benchmarks/results/speed.json)."""
+"""Training FLOPs from which what Inductor takes on a CPU is won back, up to a minute for a new shape: a run of four
+minutes and more on one core (benchmarks/results/speed.json)."""
 
 
 def wanted(config: TrainConfig, execution: Execution, *, on_gpu: bool) -> bool:
