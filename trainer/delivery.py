@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 BATCH_POINTS = 500
 CONFIG_ARTIFACT = "config.json"
 CURVE_ARTIFACT = "curve.csv"
-TAG_ERROR = schema.TAG_PREFIX + "error"
 
 STATUS = {"finished": "FINISHED", "killed": "KILLED", "failed": "FAILED", "diverged": "FAILED"}
 """MLflow's status for each state that ends a run."""
@@ -167,8 +166,8 @@ class Delivery:
         """A run that had ended goes on."""
         from mlflow.entities import RunTag
 
-        if TAG_ERROR in self._client.get_run(self.mlflow_run_id).data.tags:
-            self._client.delete_tag(self.mlflow_run_id, TAG_ERROR)
+        if schema.TAG_ERROR in self._client.get_run(self.mlflow_run_id).data.tags:
+            self._client.delete_tag(self.mlflow_run_id, schema.TAG_ERROR)
         self._client.update_run(self.mlflow_run_id, status="RUNNING")
         resumes = sum(record["event"] == "resume" for record in journal.records)
         tags = [RunTag(schema.TAG_STATE, "running"), RunTag(schema.TAG_RESUMES, str(resumes))]
@@ -189,7 +188,7 @@ class Delivery:
         ]
         tags = [RunTag(schema.TAG_STATE, end["state"])]
         if end.get("error"):
-            tags.append(RunTag(TAG_ERROR, str(end["error"])[:2000]))
+            tags.append(RunTag(schema.TAG_ERROR, str(end["error"])[:2000]))
         self._client.log_batch(self.mlflow_run_id, metrics=results, tags=tags)
         self._client.log_text(self.mlflow_run_id, _curve(journal), CURVE_ARTIFACT)
         self._client.set_terminated(self.mlflow_run_id, STATUS[end["state"]], when)

@@ -160,7 +160,7 @@ def train(
             tell(f"it belongs to the study {there.start['study']!r} and stays there, not in {study!r}")
         if there and there.state in rundir.SETTLED:
             return RunResult(there.row, run_dir, trained=False)
-        point = world.agreed(lambda: rundir.resumable(run_dir, digest))
+        point = world.agreed(lambda: _resumable(run_dir, digest))
         if config.continues and not (point or base):
             raise UsageError(
                 f"a run that continues {config.continues} without that checkpoint",
@@ -230,6 +230,14 @@ def continued(config: TrainConfig, base: checkpoint.Checkpoint) -> TrainConfig:
             do="aim further, or continue from an earlier checkpoint",
         )
     return replace(config, continues=origin)
+
+
+def _resumable(run_dir: Path, digest: str) -> checkpoint.Checkpoint | None:
+    """The checkpoint that a run of this config goes on from, None if it must begin anew."""
+    folder = run_dir / checkpoint.FOLDER
+    checkpoint.tidy(folder)  # a run killed after its last step saves none that would do it
+    point = checkpoint.latest(folder)
+    return point if point and point.facts.get("config_hash") == digest else None
 
 
 def _fitting(config: TrainConfig, corpus: Corpus) -> Batches:

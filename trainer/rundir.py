@@ -1,20 +1,62 @@
-"""The directory of a run: where it is, who may write it, and what happens to an attempt that did not finish."""
+"""The directory of a run: where it is, who may write it, and what happens to an attempt that did not finish.
+
+A claim is an exclusive lock (flock) on a file that names its holder. It ends with the process however that ends. Where
+a shared file system does not show the locks of other machines, the file's time of change tells: the holder renews it.
+
+Without torch: what follows and counts runs needs none.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
+import json
+import os
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bayeslaw import journal
 from bayeslaw.errors import BayeslawError, JournalError
-from trainer import checkpoint
+
+LOCK = "lock"
+HEARTBEAT_SECONDS = 30.0
+STALE_SECONDS = 150.0
+"""A holder on another machine that has not renewed its claim for so long is dead."""
 
 
 class BusyError(BayeslawError):
     """Another process is training the run."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a claim.
+
+    Parameters
+    ----------
+    host : str
+    pid : int
+    job : str, optional
+        Number of the cluster's job that the process belongs to.
+    """
+
+    host: str
+    pid: int
+    job: str | None = None
+
+    @property
+    def here(self) -> bool:
+        """On this machine."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}" + (f" (job {self.job})" if self.job else "")
 
 
 SETTLED = ("finished", "diverged")
@@ -51,12 +93,6 @@ def settled(run_dir: Path, config_hash: str) -> journal.Journal | None:
     return there if there and there.state in SETTLED else None
 
 
-def resumable(run_dir: Path, config_hash: str) -> checkpoint.Checkpoint | None:
-    """The checkpoint that a run of this config goes on from, None if it must begin anew."""
-    point = checkpoint.latest(run_dir / checkpoint.FOLDER)
-    return point if point and point.facts.get("config_hash") == config_hash else None
-
-
 def set_aside(run_dir: Path, *names: str) -> list[str]:
     """Keep what an earlier attempt left under these names as ``<name>.<n>``; the new names."""
     number = next(n for n in itertools.count(1) if not any((run_dir / f"{name}.{n}").exists() for name in names))
@@ -77,7 +113,7 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def claimed(run_dir: Path) -> Iterator[None]:
+def claimed(run_dir: Path, name: str = LOCK) -> Iterator[None]:
     """Hold the directory for this process; the claim ends with the process however that ends.
 
     Raises
@@ -87,20 +123,92 @@ def claimed(run_dir: Path) -> Iterator[None]:
     BusyError
         Another process is training the run.
     """
+    path = run_dir / name
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        lock = open(run_dir / "lock", "w")  # noqa: SIM115
+        lock = open(path, "a+", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
         raise JournalError(
             f"cannot write the run directory {run_dir}: {error.strerror}",
             do="choose another output folder with --out, or make this one writable",
         ) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        busy = not _taken(lock.fileno(), fcntl.LOCK_EX) or _renewed_elsewhere(path)
+        if busy:
+            by = holder(run_dir, name)
             raise BusyError(
-                f"another process is training in {run_dir}", do="wait for it, or choose another --out"
-            ) from error
-        checkpoint.tidy(run_dir / checkpoint.FOLDER)  # a run killed after its last step saves none that would do it
-        yield
+                f"another process is training in {run_dir}" + (f": {by}" if by else ""),
+                do="wait for it, or choose another --out",
+            )
+        released = threading.Event()
+        renewing = threading.Thread(target=_renew, args=(path, released), daemon=True)
+        with contextlib.suppress(OSError):  # on a full disk the lock alone holds
+            lock.truncate(0)
+            json.dump(dataclasses.asdict(Holder(socket.gethostname(), os.getpid(), _job())), lock)
+            lock.flush()
+        renewing.start()
+        try:
+            yield
+        finally:
+            released.set()
+            renewing.join()
+            with contextlib.suppress(OSError):
+                lock.truncate(0)
+
+
+def holder(run_dir: Path, name: str = LOCK) -> Holder | None:
+    """Who holds the directory, or held it when it was killed; None where nobody does, or the file does not say."""
+    try:
+        return Holder(**json.loads((run_dir / name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def alive(run_dir: Path, name: str = LOCK) -> bool:
+    """Whether a process holds the directory."""
+    path = run_dir / name
+    try:
+        with open(path, "rb") as lock:
+            return not _taken(lock.fileno(), fcntl.LOCK_SH) or _renewed_elsewhere(path)
+    except OSError:
+        return False
+
+
+def last_sign(run_dir: Path, name: str = LOCK) -> float | None:
+    """When the holder last renewed its claim, in seconds since 1970; None where there never was one."""
+    try:
+        return (run_dir / name).stat().st_mtime
+    except OSError:
+        return None
+
+
+def _taken(descriptor: int, kind: int) -> bool:
+    """Try for the lock; somebody who only looks, in `alive`, has it for a moment."""
+    for attempt in range(5):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError:
+            if kind == fcntl.LOCK_SH:
+                return False
+            time.sleep(0.02 * attempt)
+        else:
+            return True
+    return False
+
+
+def _renewed_elsewhere(path: Path) -> bool:
+    """Whether a process of another machine, whose locks are not seen here, has renewed its claim lately."""
+    by = holder(path.parent, path.name)
+    return by is not None and not by.here and time.time() - path.stat().st_mtime < STALE_SECONDS
+
+
+def _renew(path: Path, released: threading.Event) -> None:
+    while not released.wait(HEARTBEAT_SECONDS):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _job() -> str | None:
+    """The number of the Slurm job that this process belongs to, as squeue and scancel call it."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
