@@ -2,12 +2,17 @@
 
 A run directory holds ``journal.jsonl``. Records, in order:
 
-- ``start``: ``schema_version, time, study, config, config_hash, versions, row`` - ``row`` holds the run-table columns
-  known beforehand (see `bayeslaw.schema.COLUMNS`), ``run_id`` among them;
+- ``start``: ``schema_version, time, study, config, config_hash, versions, row, host, environment, sweep`` - ``row``
+  holds the run-table columns known beforehand (see `bayeslaw.schema.COLUMNS`), ``run_id`` among them; ``sweep`` is the
+  hash of the plan that the run is trained for, or null;
 - ``metrics``: ``time, step, values`` - ``values`` maps metric names to floats (NaN allowed);
-- ``resume``: ``time, step, versions, row`` - a run that was killed goes on from its state after ``step`` steps;
+- ``resume``: ``time, step, versions, row, host`` - a run that was killed goes on from its state after ``step`` steps;
   ``row`` holds the columns that are others now (the device);
 - ``end``: ``time, state, row, error`` - ``row`` holds the columns known at the end, ``error`` is a text or null.
+
+Every line closes with ``crc``: the CRC-32 of its text up to there, begun with that of the line before, so that a
+changed, lost or moved line is noticed. (Journals written before 0.7.0 have none, and get none.) Times never go back,
+nor stand still, whatever the clock does: the order of two points of one step is the order of their times.
 
 After a ``resume`` an ``end`` before it no longer counts, nor do metrics of later steps before it: those steps are done
 again.
@@ -21,16 +26,24 @@ import contextlib
 import json
 import math
 import os
+import platform
+import socket
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bayeslaw.errors import JournalError
 from bayeslaw.schema import SCHEMA_VERSION
 
 FILE_NAME = "journal.jsonl"
+
+TICK = 0.001
+"""Seconds between two records at least: MLflow counts in milliseconds."""
+
+_CRC = ', "crc": "'
 
 _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "start": {"time": (int, float), "study": str, "config": dict, "config_hash": str, "versions": dict, "row": dict},
@@ -102,6 +115,8 @@ class Journal:
 class JournalWriter:
     """Appends records to the journal of one run; every record is on its way to the disk before the call returns.
 
+    A record that the disk has no room for leaves nothing behind.
+
     Parameters
     ----------
     run_dir : Path
@@ -115,11 +130,12 @@ class JournalWriter:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / FILE_NAME
+        self._crc: int | None = 0
+        self._time = 0.0
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                _mend(self.path)
-            self._file: TextIO = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            self._continue()
         except OSError as error:
             raise JournalError(
                 f"cannot write the run journal {self.path}: {error.strerror}",
@@ -134,6 +150,8 @@ class JournalWriter:
         config_hash: str,
         versions: Mapping[str, str],
         row: Mapping[str, Any],
+        environment: Mapping[str, Any] | None = None,
+        sweep: str | None = None,
     ) -> None:
         """Write the start record."""
         self._append(
@@ -144,6 +162,9 @@ class JournalWriter:
             config_hash=config_hash,
             versions=dict(versions),
             row=dict(row),
+            host=socket.gethostname(),
+            environment={"platform": platform.platform(), **(environment or {})},
+            sweep=sweep,
         )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -152,7 +173,7 @@ class JournalWriter:
 
     def resume(self, *, step: int, versions: Mapping[str, str], row: Mapping[str, Any]) -> None:
         """Write that the run goes on from its state after ``step`` steps, and wait until the disk has it."""
-        self._append("resume", step=step, versions=dict(versions), row=dict(row))
+        self._append("resume", step=step, versions=dict(versions), row=dict(row), host=socket.gethostname())
         self.sync()
 
     def end(self, *, state: str, row: Mapping[str, Any], error: str | None = None) -> None:
@@ -163,44 +184,144 @@ class JournalWriter:
     def sync(self) -> None:
         """Wait until the disk has all records; to be called before a checkpoint, whose steps are not recorded again."""
         try:
-            os.fsync(self._file.fileno())
+            os.fsync(self._file)
         except OSError as error:
             raise self._unwritable(error) from error
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        os.close(self._file)
+
+    def _continue(self) -> None:
+        """Cut off a last line that is no record, end one that is, and take up its checksum and time."""
+        with open(self.path, "rb") as file:
+            lines = file.read().splitlines(keepends=True)
+        if not lines:
+            return
+        try:
+            before = _of_line(lines[-2])[1] if len(lines) > 1 else 0
+            record, self._crc = _of_line(lines[-1], before)
+        except ValueError as error:
+            if not _is_cut_off(lines[-1], error):
+                raise _no_record(self.path, len(lines), str(error)) from error
+            os.ftruncate(self._file, sum(map(len, lines[:-1])))
+            record, self._crc = _of_line(lines[-2]) if len(lines) > 1 else ({}, 0)
+        else:
+            if not lines[-1].endswith(b"\n"):
+                os.write(self._file, b"\n")
+        self._time = float(record.get("time", 0.0)) if isinstance(record, dict) else 0.0
+        os.fsync(self._file)
 
     def _append(self, event: str, **fields: Any) -> None:
+        self._time = max(time.time(), self._time + TICK)
+        text = json.dumps({"event": event, "time": self._time, **fields})
+        crc = self._crc
+        if crc is not None:
+            crc = zlib.crc32(text.encode(), crc)
+            text = f'{text[:-1]}{_CRC}{crc:08x}"}}'
+        line = text.encode() + b"\n"
+        length = os.fstat(self._file).st_size
         try:
-            self._file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
-            self._file.flush()
+            while line:
+                line = line[os.write(self._file, line) :]
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, length)
             raise self._unwritable(error) from error
+        self._crc = crc
 
     def _unwritable(self, error: OSError) -> JournalError:
         return JournalError(
             f"cannot write the run journal {self.path}: {error.strerror}",
-            do="free some disk space; what is in the journal so far is safe",
+            do="free some disk space, then give the same command again: it goes on from the last checkpoint, and what "
+            "is in the journal so far is safe",
         )
 
 
-def _mend(path: Path) -> None:
-    """Cut off a last line that is no JSON, which a record after it would make a damage; end a whole one."""
-    with open(path, "r+b") as file:
-        lines = file.read().splitlines(keepends=True)
-        if not lines:
-            return
+def _of_line(line: bytes, before: int | None = None) -> tuple[Any, int | None]:
+    """The JSON value of a line and its checksum, which is None where it has none.
+
+    ``before`` is the checksum of the line before, with which this one's is compared; None compares nothing.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, or not what was written.
+    """
+    try:
+        record = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(record, dict) or not isinstance(record.get("crc"), str):
+        return record, None
+    crc = record.pop("crc")
+    if before is not None:
+        text = line.decode().rstrip().rpartition(_CRC)[0] + "}"
+        if f"{zlib.crc32(text.encode(), before):08x}" != crc:
+            raise _ChangedError("its checksum does not fit: this line was changed, or one before it is lost")
+    return record, int(crc, 16)
+
+
+class _ChangedError(ValueError):
+    """A line that is JSON, but not what was written."""
+
+
+def _is_cut_off(line: bytes, error: ValueError) -> bool:
+    """Whether a last line that cannot be used is what a crash leaves: a part of a line, or rubbish."""
+    return not (isinstance(error, _ChangedError) and line.endswith(b"\n"))
+
+
+class JournalTail:
+    """Reads a journal while it grows, each record once.
+
+    Parameters
+    ----------
+    path : Path
+        The journal file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._number = 0
+        self._crc: int | None = 0
+        self._offset = 0
+        self._open = False  # the last line had no end yet
+
+    def read(self) -> list[tuple[dict[str, Any], int | None]]:
+        """The whole records that have come since the last call, each with its checksum.
+
+        Raises
+        ------
+        JournalError
+            The file is missing, is no journal, is damaged before its last line, or holds a line that is no record.
+        """
         try:
-            json.loads(lines[-1])
-        except (ValueError, RecursionError):
-            file.truncate(sum(map(len, lines[:-1])))
-        else:
-            if lines[-1].endswith(b"\n"):
-                return
-            file.write(b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                lines = file.read().splitlines(keepends=True)
+        except OSError as error:
+            raise JournalError(f"cannot read the run journal {self.path}: {error.strerror}") from error
+        if lines and self._open and not lines[0].strip():
+            self._offset += len(lines.pop(0))  # the end of the line that was read before
+        records = []
+        for place, line in enumerate(lines, start=1):
+            try:
+                record, crc = _of_line(line, self._crc)
+            except ValueError as error:
+                if place == len(lines) and _is_cut_off(line, error):
+                    break
+                raise _no_record(self.path, self._number + 1, str(error)) from error
+            if not self._number and not (isinstance(record, dict) and record.get("event") == "start"):
+                raise _no_start(self.path)
+            fault = _fault(record)
+            if not fault and self._number and (crc is None) != (self._crc is None):
+                fault = "unlike the lines before it " + ("without a checksum" if crc is None else "with one")
+            if fault:
+                raise _no_record(self.path, self._number + 1, fault)
+            self._number, self._crc, self._offset = self._number + 1, crc, self._offset + len(line)
+            self._open = not line.endswith(b"\n")
+            records.append((record, crc))
+        return records
 
 
 def read_journal(path: Path) -> Journal:
@@ -217,25 +338,28 @@ def read_journal(path: Path) -> Journal:
         The file is missing, is no journal, is damaged before its last line, or holds a line that is no record.
     """
     path = path / FILE_NAME if path.is_dir() else path
+    records = JournalTail(path).read()
+    if not records:
+        raise _no_start(path)
+    return Journal(path, tuple(record for record, _ in records))
+
+
+def read_start(path: Path) -> dict[str, Any]:
+    """The start record of a journal, whatever became of the rest.
+
+    Raises
+    ------
+    JournalError
+        The file cannot be read, or does not begin with a start record.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise JournalError(f"cannot read the run journal {path}: {error}") from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                break
-            raise _no_record(path, number, str(error)) from error
-        records.append(record)
-    if not records or not isinstance(records[0], dict) or records[0].get("event") != "start":
-        raise JournalError(f"{path} has no start record", do="point at a folder that `bayeslaw train` or a sweep wrote")
-    for number, record in enumerate(records, start=1):
-        if fault := _fault(record):
-            raise _no_record(path, number, fault)
-    return Journal(path, tuple(records))
+        with open(path, "rb") as file:
+            record, _ = _of_line(file.readline(), 0)
+    except (OSError, ValueError) as error:
+        raise _no_start(path) from error
+    if _fault(record) or record["event"] != "start":
+        raise _no_start(path)
+    return dict(record)
 
 
 def _fault(record: Any) -> str | None:
@@ -252,8 +376,12 @@ def _fault(record: Any) -> str | None:
 def _no_record(path: Path, number: int, fault: str) -> JournalError:
     return JournalError(
         f"{path}, line {number}: damaged journal, no record ({fault})",
-        do="take that line out, or train the run again",
+        do="train the run again with the same command: it goes on from its last checkpoint, and this journal is kept",
     )
+
+
+def _no_start(path: Path) -> JournalError:
+    return JournalError(f"{path} has no start record", do="point at a folder that `bayeslaw train` or a sweep wrote")
 
 
 def find_journals(folder: Path) -> list[Path]:

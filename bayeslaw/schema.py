@@ -121,7 +121,7 @@ TAG_HEARTBEAT = "bayeslaw.heartbeat"
 TAG_UPDATED = "bayeslaw.updated"
 """When MLflow was last told of the run, in milliseconds since 1970 (13 digits, so that text order is time order)."""
 TAG_SWEEP = "bayeslaw.sweep"
-"""The plan hash, first sixteen digits: of a run that a sweep trains, and of the parent run that stands for the sweep."""
+"""First sixteen digits of the plan's hash: of a run that a sweep trains, and of the run that stands for the sweep."""
 TAG_ERROR = "bayeslaw.error"
 
 METRIC_TRAIN_LOSS = "train/loss"

@@ -5,11 +5,15 @@ mlflow is imported only when a client is asked for, with its telemetry off.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
 import sqlite3
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +26,14 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 DEFAULT_URI = "sqlite:///mlflow.db"
 CONNECT_SECONDS = 5.0
 
-_SQLITE_MAGIC = b"SQLite format 3\0"
+_SQLITE = "sqlite:///"
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
 
@@ -38,13 +43,14 @@ def resolve_uri(uri: str | None = None) -> str:
 
 
 def public_uri(uri: str) -> str:
-    """The URI with the password blanked, for messages and records."""
-    parts = urllib.parse.urlsplit(uri)
-    if parts.password is None:
-        return uri
-    return parts._replace(
-        netloc=f"{parts.username}:***@{parts.hostname}" + (f":{parts.port}" if parts.port else "")
-    ).geturl()
+    """The URI with its password blanked, for messages and records."""
+    return scrubbed(uri)
+
+
+def scrubbed(text: str) -> str:
+    """The text with the passwords of all URIs in it blanked: errors of databases repeat what they were given."""
+    text = re.sub(r"(\w://[^:/@\s]*):[^/\s]*@", r"\1:***@", text)
+    return re.sub(r"(?i)([?&;](?:password|passwd|token|secret)=)[^&;\s]+", r"\1***", text)
 
 
 def connect(uri: str | None = None, *, create: bool = False) -> MlflowClient:
@@ -67,8 +73,8 @@ def connect(uri: str | None = None, *, create: bool = False) -> MlflowClient:
         os.environ.setdefault(name, value)
     if uri.startswith(("http://", "https://")):
         _require_answer(uri)
-    elif uri.startswith("sqlite:///"):
-        _prepare_sqlite(Path(uri.removeprefix("sqlite:///")), create=create)
+    elif uri.startswith(_SQLITE):
+        _prepare_sqlite(Path(uri.removeprefix(_SQLITE)), create=create)
     import logging
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -78,16 +84,28 @@ def connect(uri: str | None = None, *, create: bool = False) -> MlflowClient:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)
+        with _one_at_a_time(uri):
+            client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)
     except (MlflowException, OSError, SQLAlchemyError, ImportError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).replace(uri, public_uri(uri))
+        reason = scrubbed(next(iter(str(error).strip().splitlines()), type(error).__name__))
         raise TrackingError(
             f"the MLflow store {public_uri(uri)} cannot be used: {reason}",
             allowed="sqlite:///FILE, or the http(s) address of an MLflow server",
             do=f"name another with --tracking-uri or {URI_VARIABLE}",
         ) from error
     return client
+
+
+@contextlib.contextmanager
+def _one_at_a_time(uri: str) -> Iterator[None]:
+    """Hold a lock beside a sqlite database: several processes that make the tables of one break each other."""
+    with contextlib.ExitStack() as held:
+        if uri.startswith(_SQLITE):
+            with contextlib.suppress(OSError):  # a folder that cannot be written: nothing is made there either
+                lock = held.enter_context(open(uri.removeprefix(_SQLITE) + ".lock", "a"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _require_answer(uri: str) -> None:
@@ -105,13 +123,23 @@ def _require_answer(uri: str) -> None:
 
 
 def _require_sqlite(path: Path) -> None:
+    """Make sure that the file is a sqlite database, by sqlite alone.
+
+    To open and close the file would drop the locks that sqlite holds on it for the connections of this process: another
+    process would then take away the log that they read, and they would go on reading the past.
+    """
     try:
-        with open(path, "rb") as file:
-            there = file.read(len(_SQLITE_MAGIC))
-    except OSError as error:
-        raise TrackingError(f"cannot read {path}: {error.strerror}", do="name another store") from error
-    if there != _SQLITE_MAGIC:
-        raise TrackingError(f"{path} is no sqlite database", do="name the file that an earlier run made, or a new one")
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as error:
+        raise TrackingError(f"cannot read {path}: {error}", do="name another store") from error
+    except sqlite3.DatabaseError as error:
+        raise TrackingError(
+            f"{path} is no sqlite database", do="name the file that an earlier run made, or a new one"
+        ) from error
 
 
 def _prepare_sqlite(path: Path, *, create: bool) -> None:

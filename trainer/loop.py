@@ -101,6 +101,7 @@ def train(
     quiet: bool = False,
     execution: Execution | None = None,
     continue_from: Path | None = None,
+    sweep: str | None = None,
 ) -> RunResult:
     """Train one run into ``out/runs/<run_id>/``, go on with it there, or return its result if it came to its end.
 
@@ -120,6 +121,8 @@ def train(
     continue_from : Path, optional
         A checkpoint, or a run directory, of a run that differs in its target alone: start from its state, with rates
         and schedule of the new target.
+    sweep : str, optional
+        Hash of the plan that the run is trained for: in MLflow it stands below the sweep's own run.
 
     Raises
     ------
@@ -184,7 +187,7 @@ def train(
 
         def begin() -> None:
             nonlocal writer
-            writer = begun(run, study, tracking, there, point, tell)
+            writer = begun(run, study, sweep, tracking, there, point, tell)
 
         world.agreed(begin)
         with writer, Progress(config.run_id, config.steps, quiet=quiet or not world.first) as progress:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import os
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from bayeslaw.journal import FILE_NAME, Journal, JournalWriter
 from bayeslaw.plan import config_hash
@@ -13,12 +17,13 @@ from trainer import checkpoint, rundir
 from trainer.distributed import World
 from trainer.hardware import device_name
 from trainer.run import STOPPED, Run
-from trainer.tracking import Follower, Tracking
+from trainer.tracking import Tracking
 
 
 def begun(
     run: Run,
     study: str,
+    sweep: str | None,
     tracking: Tracking | None,
     there: Journal | None,
     point: checkpoint.Checkpoint | None,
@@ -31,6 +36,8 @@ def begun(
     run : Run
     study : str
         MLflow experiment.
+    sweep : str, optional
+        Hash of the plan.
     tracking : Tracking, optional
     there : Journal, optional
         The run's journal where it can be gone on with.
@@ -52,13 +59,13 @@ def begun(
             if before not in (None, now):
                 why = f"what was there was trained on another state of the corpus (digest {before}, now {now}) and"
             tell(f"begins anew: {why} is kept as {', '.join(kept)}")
-        return Writer(run, study, tracking, fresh=True, resumed=False)
+        return Writer(run, study, sweep, tracking, fresh=True, resumed=False)
     if there is None:
         kept = rundir.set_aside(run_dir, FILE_NAME)
         where = f", kept as {kept[0]}" if kept else ""
         tell(f"its journal is lost or damaged{where}; a new one begins here")
     tell(f"goes on after step {point.step} of {run.config.steps}")
-    return Writer(run, study, tracking, fresh=there is None, resumed=True)
+    return Writer(run, study, sweep, tracking, fresh=there is None, resumed=True)
 
 
 class Silent:
@@ -81,11 +88,15 @@ class Silent:
 class Writer(Silent):
     """Writes the journal of a run and has it followed, from its start or resume record to its end record."""
 
-    def __init__(self, run: Run, study: str, tracking: Tracking | None, *, fresh: bool, resumed: bool) -> None:
+    def __init__(
+        self, run: Run, study: str, sweep: str | None, tracking: Tracking | None, *, fresh: bool, resumed: bool
+    ) -> None:
         self._run = run
         run_dir = run.folder.parent
         self._journal = JournalWriter(run_dir)
-        self._follower: Follower | None = tracking.follow(self._journal.path) if tracking else None
+        self._tracking = tracking
+        if tracking:
+            tracking.follow(self._journal.path)
         config, device = run.config, device_row(run.world)
         if fresh:
             self._journal.start(
@@ -94,6 +105,8 @@ class Writer(Silent):
                 config_hash=config_hash(config.to_dict()),
                 versions=code_versions(),
                 row=config.row | device,
+                environment=environment(),
+                sweep=sweep,
             )
         if resumed:
             self._journal.resume(step=run.steps_done, versions=code_versions(), row=device)
@@ -109,23 +122,29 @@ class Writer(Silent):
             self.state, text = "failed", rundir.reason(error)
         with contextlib.closing(self._journal):
             self._journal.end(state=self.state, row=self._run.row, error=text)
-        if self._follower:
-            self._follower.close()
+        if self._tracking:
+            self._tracking.flush()
 
     def record(self, step: int, values: dict[str, float]) -> None:
         """Write a point of the curve."""
         self._journal.metrics(step, values)
-        if self._follower:
-            self._follower.recorded(len(values))
 
     def sync(self) -> None:
-        """Bring the journal to the disk."""
+        """Bring the journal to the disk, and on its way to MLflow."""
         self._journal.sync()
+        if self._tracking:
+            self._tracking.flush()
 
 
 def code_versions() -> dict[str, str]:
     """Versions of what trains."""
     return versions("torch")
+
+
+def environment() -> dict[str, Any]:
+    """What the journal keeps of where a run is trained, besides the versions that matter."""
+    installed = {each.name: each.version for each in importlib.metadata.distributions()}
+    return {"cpus": os.cpu_count(), "cuda": torch.version.cuda, "packages": dict(sorted(installed.items()))}
 
 
 def device_row(world: World) -> dict[str, Any]:

@@ -55,6 +55,17 @@ class Holder:
         """On this machine."""
         return self.host == socket.gethostname()
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a process of its number here."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # somebody else's
+            return True
+        return True
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}" + (f" (job {self.job})" if self.job else "")
 
@@ -154,6 +165,19 @@ def claimed(run_dir: Path, name: str = LOCK) -> Iterator[None]:
             renewing.join()
             with contextlib.suppress(OSError):
                 lock.truncate(0)
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold a lock on a file of this name; wait for it where another process has it.
+
+    In a folder that cannot be written there is no lock, and nobody else who would want it.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            lock = held.enter_context(open(path, "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def holder(run_dir: Path, name: str = LOCK) -> Holder | None:

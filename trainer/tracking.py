@@ -1,30 +1,33 @@
-"""Tracking in MLflow: `Tracking` follows the runs of this process, `sync` imports journals afterwards.
+"""Tracking in MLflow: `Tracking` has journals followed while runs go on, `sync` delivers them afterwards.
 
-The journal is written first and both are fed from it by the one `trainer.delivery.Delivery`. mlflow is imported only
-when something is delivered.
+The journal is written first, and both feed MLflow from it by the one `trainer.delivery.Delivery`: `Tracking` in a
+process of its own, see `trainer.courier`. mlflow is imported only by what delivers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bayeslaw import store
-from bayeslaw.errors import BayeslawError, NoRunsError, TrackingError
-from bayeslaw.journal import find_journals
-from trainer.delivery import BATCH_POINTS, Delivery
-from trainer.rundir import reason
+from bayeslaw import schema, store
+from bayeslaw.errors import BayeslawError, NoRunsError, TrackingError, UsageError
+from bayeslaw.journal import find_journals, read_journal
+from trainer.delivery import Delivery, end_as_killed
+from trainer.experiments import SweepParent, milliseconds
+from trainer.rundir import STALE_SECONDS, alive, holder, last_sign, reason
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-FLUSH_SECONDS = 10.0
-RETRY_SECONDS = 60.0
 
 
 def connect(tracking_uri: str | None) -> MlflowClient:
@@ -41,7 +44,10 @@ def connect(tracking_uri: str | None) -> MlflowClient:
 
 
 class Tracking:
-    """Follows the runs of this process into MLflow; a store that fails is a warning, never an error.
+    """Has journals followed into MLflow; a store that fails is a warning, never an error, and costs no time.
+
+    Closed by `close` or the end of a ``with`` block, which waits until everything is there, or the store is given up.
+    Where the process dies, what follows its journals delivers what is left and says that the runs were killed.
 
     Parameters
     ----------
@@ -51,62 +57,93 @@ class Tracking:
 
     def __init__(self, tracking_uri: str | None = None) -> None:
         self.uri = store.resolve_uri(tracking_uri)
-        self.failed = False
-        self._client: MlflowClient | None = None
-        self._retry_at = 0.0
+        self._courier: subprocess.Popen[bytes] | None = None
+        self._followed: list[Path] = []
+        self._warned = False
 
-    def follow(self, journal: Path) -> Follower:
-        """A follower of the journal of a run that is about to begin."""
-        return Follower(self, journal)
+    def __enter__(self) -> Tracking:
+        return self
 
-    def deliver(self, journal: Path) -> None:
-        """Deliver a whole journal that nobody follows any more."""
-        Follower(self, journal).close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
-    def attempt(self, action: Callable[[MlflowClient], object]) -> None:
-        """Do ``action``; after a failure warn (the first time), and leave the store alone for a minute."""
-        if time.monotonic() < self._retry_at:
-            return
-        try:
-            self._client = self._client or connect(self.uri)
-            action(self._client)
-        except Exception as error:  # whatever a store or its libraries raise: the training is worth more
-            if not self.failed:
-                why = error.what if isinstance(error, BayeslawError) else reason(error)
-                print(
-                    f"warning: not delivered to MLflow ({store.public_uri(self.uri)}): {why}\n"
-                    "  training goes on, its journal has everything; deliver later with `bayeslaw runs sync DIR`",
-                    file=sys.stderr,
-                )
-            self.failed = True
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+    def follow(self, *journals: Path) -> None:
+        """Have journals followed, from now on or from when they exist; those that are complete are delivered."""
+        paths = [journal.absolute() for journal in journals]
+        if self._running():
+            self._write(*paths)
+        self._followed += paths
 
-
-class Follower:
-    """Delivers one journal at intervals while it grows."""
-
-    def __init__(self, tracking: Tracking, journal: Path) -> None:
-        self._tracking = tracking
-        self._journal = journal
-        self._delivery: Delivery | None = None
-        self._points = 0
-        self._last = time.monotonic()
-
-    def recorded(self, points: int) -> None:
-        """Take note of new points in the journal, and deliver when there are many or the last delivery is long ago."""
-        self._points += points
-        if self._points >= BATCH_POINTS or time.monotonic() - self._last >= FLUSH_SECONDS:
-            self.close()
+    def flush(self) -> None:
+        """Have delivered now what is in the journals; it is not waited for."""
+        if self._followed and self._running():
+            self._write()
 
     def close(self) -> None:
-        """Deliver what is left."""
-        self._tracking.attempt(self._push)
-        self._points = 0
-        self._last = time.monotonic()
+        """Wait until everything is in MLflow, or the store is given up, with a warning that says how to go on."""
+        courier, self._courier = self._courier, None
+        self._followed = []
+        if courier is None or courier.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            courier.stdin.close()
+        if courier.wait() < 0:
+            self._warn(f"what delivers was killed by signal {-courier.returncode}")
 
-    def _push(self, client: MlflowClient) -> None:
-        self._delivery = self._delivery or Delivery(client, self._journal, self._tracking.uri)
-        self._delivery.push()
+    def _running(self) -> bool:
+        """Whether there is a courier; one that died is replaced."""
+        if self._warned:
+            return False
+        if importlib.util.find_spec("mlflow") is None:
+            self._warn("mlflow is not installed here")
+            return False
+        if self._courier is None or self._courier.poll() is not None:
+            try:
+                self._courier = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "trainer.courier"],  # -P: no other `trainer` of the working folder
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    env=os.environ | {store.URI_VARIABLE: self.uri},
+                    start_new_session=True,  # Ctrl-C is for the training, whose end is still to be delivered
+                )
+            except OSError as error:
+                self._warn(reason(error))
+                return False
+            self._write(*self._followed)
+        return True
+
+    def _write(self, *journals: Path) -> None:
+        """Name journals to the courier, or none: deliver now, if it is not too busy to read that."""
+        assert self._courier is not None
+        assert self._courier.stdin is not None
+        pipe = self._courier.stdin.fileno()
+        with contextlib.suppress(OSError):  # it is dead, and replaced at the next call
+            if journals or select.select([], [pipe], [], 0)[1]:
+                self._courier.stdin.write(b"".join(os.fsencode(journal) + b"\n" for journal in journals) or b"\n")
+                self._courier.stdin.flush()
+
+    def _warn(self, why: str) -> None:
+        self._warned = True
+        print(
+            f"warning: not delivered to MLflow ({store.public_uri(self.uri)}): {why}\n"
+            "  training goes on, its journal has everything; deliver later with `bayeslaw runs sync DIR`",
+            file=sys.stderr,
+        )
+
+
+def _is_dead(delivery: Delivery, run_dir: Path) -> bool:
+    """Whether the process of a run without an end is gone, for all that can be seen from here.
+
+    The folder may be a copy, whose run goes on elsewhere: then MLflow hears of it.
+    """
+    if alive(run_dir):
+        return False
+    by = holder(run_dir)
+    if by and by.here and not by.running:
+        return True
+    return time.time() - delivery.heartbeat() > STALE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -122,7 +159,7 @@ class SyncResult:
     mlflow_run_id : str
         Its run in MLflow.
     state : str
-        State by the journal.
+        State by the journal; ``killed`` where it has no end and the process is gone.
     records, delivered : int
         Records of the journal, and how many of them were new to MLflow.
     error : str, optional
@@ -174,13 +211,64 @@ def sync(
     for path in journals:
         delivery = Delivery(client, path, uri)
         try:
-            journal, delivered = delivery.push()
-            result = SyncResult(
-                journal.run_id, path, delivery.mlflow_run_id, journal.state, len(journal.records), delivered
-            )
+            delivered = delivery.push()
+            journal = read_journal(path)
+            state = journal.state
+            if state == "running" and _is_dead(delivery, path.parent):
+                delivery.mark_killed(last_sign(path.parent) or journal.records[-1]["time"])
+                state = "killed"
+            result = SyncResult(journal.run_id, path, delivery.mlflow_run_id, state, len(journal.records), delivered)
         except (BayeslawError, MlflowException, KeyError, TypeError, ValueError) as error:
-            result = SyncResult("", path, delivery.mlflow_run_id, "", 0, 0, reason(error))
+            result = SyncResult("", path, delivery.mlflow_run_id, "", 0, 0, store.scrubbed(reason(error)))
         results.append(result)
         if progress:
             progress(result)
     return results
+
+
+def close_silent(experiment: str, *, minutes: float, tracking_uri: str | None = None) -> list[tuple[str, float]]:
+    """Mark as killed the runs of an experiment that MLflow takes for running though they have long been silent.
+
+    Parameters
+    ----------
+    experiment : str
+        Name of the MLflow experiment.
+    minutes : float
+        How long a run must have been silent.
+    tracking_uri : str, optional
+        See `bayeslaw.store.resolve_uri`.
+
+    Returns
+    -------
+    Name and minutes of silence of each run that was closed.
+
+    Raises
+    ------
+    NoRunsError
+        There is no such experiment.
+    UsageError
+        ``minutes`` is not above 0.
+    TrackingError
+        The store cannot be used.
+    """
+    if not minutes > 0:
+        raise UsageError(f"minutes = {minutes}", allowed="a number above 0")
+    client = store.connect(tracking_uri)
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        raise NoRunsError(f"no experiment {experiment!r} in the MLflow store", do="name the --study of the runs")
+    closed = []
+    sweeps: dict[str, int] = {}
+    for run in list(client.search_runs([found.experiment_id], "attributes.status = 'RUNNING'", max_results=50_000)):
+        sweep = run.data.tags.get(schema.TAG_SWEEP)
+        if sweep and schema.TAG_RUN_ID not in run.data.tags:
+            sweeps[sweep] = run.info.start_time  # it stands for a sweep, and ends with the last of its runs
+            continue
+        heard = int(run.data.tags.get(schema.TAG_HEARTBEAT, run.info.start_time)) / 1000
+        silent = (time.time() - heard) / 60
+        if silent > minutes:
+            end_as_killed(client, run.info.run_id, milliseconds(heard))
+            closed.append((run.data.tags.get(schema.TAG_RUN_ID, run.info.run_name), silent))
+    for sweep, began in sweeps.items():
+        SweepParent(client, found.experiment_id, sweep, began=began).tell(milliseconds(time.time()))
+    return closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -30,8 +30,7 @@ def sync(
     json
         Print one JSON object.
     """
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", do="name the folder that a training run or sweep wrote")
+    _require_folder(folder)
     results = own("trainer.tracking").sync(folder, tracking_uri=tracking_uri)
     rows = [dataclasses.asdict(result) for result in results]
     if json:
@@ -44,3 +43,82 @@ def sync(
         note(f"error: {result.path}: {result.error}")
     note(f"{len(results) - len(failed)} of {len(results)} journals in and below {folder} are in MLflow")
     return EXIT_FAILURE if failed else EXIT_OK
+
+
+def verify(
+    folder: Annotated[Path, Parameter(name="DIR")],
+    /,
+    *,
+    tracking_uri: str | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Compare the run journals in and below a folder with MLflow, point by point and bit by bit.
+
+    Parameters
+    ----------
+    folder
+        Holds journal.jsonl files at any depth.
+    tracking_uri
+        The MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db.
+    json
+        Print one JSON object.
+    """
+    _require_folder(folder)
+    results = own("trainer.verification").verify(folder, tracking_uri=tracking_uri)
+    different = [result for result in results if result.differences]
+    if json:
+        rows = [dataclasses.asdict(result) for result in results]
+        print_json({"runs": [{**row, "path": str(row["path"])} for row in rows]})
+    else:
+        print_table(
+            ("run_id", "points", "agrees"),
+            [(result.run_id or str(result.path), f"{result.points:,}", _agrees(result)) for result in results],
+        )
+    for result in different:
+        for difference in result.differences:
+            note(f"{result.path}: {difference}")
+    note(f"{len(results) - len(different)} of {len(results)} journals in and below {folder} agree with MLflow")
+    if different:
+        note(f"next: `bayeslaw runs sync {folder}` delivers what is missing; the journals are the truth")
+    return EXIT_FAILURE if different else EXIT_OK
+
+
+def close(
+    experiment: Annotated[str, Parameter(name="EXPERIMENT")],
+    /,
+    *,
+    minutes: float = 60.0,
+    tracking_uri: str | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Mark runs as killed that MLflow takes for running though nothing was heard of them for long.
+
+    A run that lives after all is marked as running again when it next goes on or ends.
+
+    Parameters
+    ----------
+    experiment
+        Name of the MLflow experiment, or mlflow:NAME.
+    minutes
+        How long a run must have been silent.
+    tracking_uri
+        The MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db.
+    json
+        Print one JSON object.
+    """
+    name = experiment.removeprefix("mlflow:")
+    closed = own("trainer.tracking").close_silent(name, minutes=minutes, tracking_uri=tracking_uri)
+    if json:
+        print_json({"experiment": name, "closed": [{"run_id": run_id, "silent_minutes": m} for run_id, m in closed]})
+    else:
+        print_table(("run_id", "silent for"), [(run_id, f"{m:.0f} min") for run_id, m in closed])
+    note(f"{len(closed)} runs of {name} are marked as killed")
+
+
+def _agrees(result: Any) -> str:
+    return "no" if result.differences else "yes"
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", do="name the folder that a training run or sweep wrote")

@@ -83,19 +83,19 @@ def train(
     first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes one speaks
     if first and (doubt := presets.mistyped(run_config.recipe)):
         note(f"warning: {doubt}")
-    tracking = tracking_module.Tracking(tracking_uri)
-    result = trainer_loop.train(
-        run_config,
-        out,
-        study=study,
-        tracking=tracking,
-        execution=own("trainer.execution").Execution(**carried_out),
-        continue_from=continue_from,
-    )
-    if first:
-        if not result.trained:
+    with tracking_module.Tracking(tracking_uri) as tracking:
+        result = trainer_loop.train(
+            run_config,
+            out,
+            study=study,
+            tracking=tracking,
+            execution=own("trainer.execution").Execution(**carried_out),
+            continue_from=continue_from,
+        )
+        if first and not result.trained:
             note(f"trained before with this config; its journal is in {result.run_dir}")
-            tracking.deliver(result.run_dir / FILE_NAME)
+            tracking.follow(result.run_dir / FILE_NAME)
+    if first:
         _print(result.row, result.run_dir, as_json)
         if result.state != "finished":
             note(f"the run {result.state}: its loss is no number any more\n  next: {_calmer(run_config)}")

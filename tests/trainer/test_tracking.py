@@ -1,387 +1,349 @@
-"""Journals into MLflow: all of it, once, whatever happens on the way."""
+"""Journals followed while runs go on: nothing lost, nobody waits, and every state is true."""
 
 from __future__ import annotations
 
-import json
-import math
+import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from bayeslaw import schema, store
-from bayeslaw.errors import NoRunsError, TrackingError
+from bayeslaw.errors import NoRunsError, UsageError
 from bayeslaw.journal import FILE_NAME, JournalWriter, find_journals, read_journal
-from bayeslaw.runs import load_runs
-from trainer import delivery, loop, rundir, tracking
+from trainer import courier, loop, rundir, tracking
 from trainer.config import TrainConfig
-from trainer.delivery import Delivery
+from trainer.courier import Courier
 from trainer.learner import Learner
-from trainer.tracking import Tracking, sync
+from trainer.tracking import Tracking, close_silent, sync
+from trainer.verification import verify
 
-
-def journal_of(out):
-    (path,) = find_journals(out)
-    return read_journal(path)
-
-
-def runs_in(uri, study="tiny"):
-    client = store.connect(uri)
-    experiment = client.get_experiment_by_name(study)
-    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
-
-
-def histories(uri, run):
-    """Every metric's points, as (step, time, text of the value)."""
-    client = store.connect(uri)
-    return {
-        name: sorted((p.step, p.timestamp, repr(p.value)) for p in client.get_metric_history(run.info.run_id, name))
-        for name in run.data.metrics
-    }
-
-
-def expected_histories(journal):
-    points = {}
-    for record in journal.metrics:
-        for name, value in record["values"].items():
-            points.setdefault(name, []).append((record["step"], int(record["time"] * 1000), repr(value)))
-    for name, value in journal.end["row"].items():
-        points[name] = [(48, int(journal.end["time"] * 1000), repr(float(value)))]
-    return {name: sorted(values) for name, values in points.items()}
-
-
-def ended(run_dir, state, *, error=None, **row):
-    """A journal of a run that ended in ``state``."""
+KILLED = """
+import sys, time
+from pathlib import Path
+from bayeslaw.journal import JournalWriter
+from trainer import rundir
+from trainer.tracking import Tracking
+run_dir, uri = Path(sys.argv[1]), sys.argv[2]
+tracking = Tracking(uri)
+with rundir.claimed(run_dir):
     writer = JournalWriter(run_dir)
-    start = {"run_id": f"of/{state}", "seed": 0, "recurrences": 2.0, "budget": 1e9, "width_scale": 0.25}
-    writer.start(study="tiny", config={"seed": 0}, config_hash=f"hash of {state}", versions={}, row=start)
+    tracking.follow(writer.path)
+    writer.start(study="tiny", config={}, config_hash="abc", versions={}, row={"run_id": "k", "budget": 1e9}, sweep="5")
     writer.metrics(1, {"train/loss": 5.0})
-    writer.metrics(2, {"train/loss": math.nan, "train/learning_rate": math.inf})
-    writer.end(state=state, row=row, error=error)
-    writer.close()
+    print("ready", flush=True)
+    time.sleep(600)
+"""
 
 
-class Breaking:
-    """A client whose connection breaks at the n-th call that writes, before or after the store has it."""
-
-    def __init__(self, client, number, before):
-        self.client, self.left, self.before = client, number, before
-
-    def __getattr__(self, name):
-        method = getattr(self.client, name)
-        if not name.startswith(("log_", "set_", "create_", "update_", "delete_")):
-            return method
-
-        def call(*arguments, **options):
-            self.left -= 1
-            if self.left == 0 and self.before:
-                raise ConnectionError("cut")
-            answer = method(*arguments, **options)
-            if self.left == 0:
-                raise ConnectionError("cut")
-            return answer
-
-        return call
-
-
-def test_delivered_whole_and_once(finished, store_uri):
-    journal = journal_of(finished)
-    (result,) = sync(finished, tracking_uri=store_uri)
-    assert (result.run_id, result.state, result.error) == (journal.run_id, "finished", None)
-    assert result.records == result.delivered == len(journal.records)
-    (run,) = runs_in(store_uri)
-    assert run.info.run_id == result.mlflow_run_id
-    assert run.info.run_name == journal.run_id
-    assert run.info.status == "FINISHED"
-    assert run.info.start_time == int(journal.start["time"] * 1000)
-    assert run.info.end_time == int(journal.end["time"] * 1000)
-    assert histories(store_uri, run) == expected_histories(journal)
-    design = {name: value for name, value in journal.start["row"].items() if not schema.COLUMNS[name].result}
-    assert set(run.data.params) == set(design)
-    assert run.data.params["n_once"] == str(design["n_once"])
-    assert float(run.data.params["flops_per_token"]) == design["flops_per_token"]
-    tags = {name: text for name, text in run.data.tags.items() if name.startswith(schema.TAG_PREFIX)}
-    assert tags == {
-        schema.TAG_RUN_ID: journal.run_id,
-        schema.TAG_CONFIG_HASH: journal.start["config_hash"],
-        schema.TAG_CODE_VERSION: journal.start["versions"]["bayeslaw"],
-        schema.TAG_STATE: "finished",
-        schema.TAG_DELIVERED: str(len(journal.records)),
-    }
-    folder = Path(run.info.artifact_uri.removeprefix("file://"))
-    assert folder.is_relative_to(Path(store_uri.removeprefix("sqlite:///")).parent)
-    assert json.loads((folder / "config.json").read_text()) == journal.start["config"]
-    lines = (folder / "curve.csv").read_text().splitlines()
-    assert lines[0] == "time,step,metric,value"
-    assert len(lines) == 1 + sum(len(record["values"]) for record in journal.metrics)
-
-    again = sync(finished, tracking_uri=store_uri)
-    assert [entry.delivered for entry in again] == [0]
-    (same,) = runs_in(store_uri)
-    assert histories(store_uri, same) == expected_histories(journal)
-    assert same.info.end_time == run.info.end_time
-
-
-def test_read_back_as_the_journals_say(finished, store_uri):
-    sync(finished, tracking_uri=store_uri)
-    tracked = load_runs("mlflow:tiny", tracking_uri=store_uri)
-    assert tracked.data_hash == load_runs(finished).data_hash
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_cut_anywhere_and_taken_up_again(finished, store_uri, monkeypatch, before):
-    """Each attempt breaks one call later than the last; in the end every point is there once."""
-    monkeypatch.setattr(delivery, "BATCH_POINTS", 4)
-    journal = journal_of(finished)
-    client = tracking.connect(store_uri)
-    breaks = 0
-    for number in range(1, 30):
-        try:
-            Delivery(Breaking(client, number, before), journal.path, store_uri).push()
-        except ConnectionError:
-            breaks += 1
-        else:
-            break
-    assert breaks >= 4
-    (run,) = runs_in(store_uri)
-    assert histories(store_uri, run) == expected_histories(journal)
-    assert run.info.status == "FINISHED"
-    assert run.data.tags[schema.TAG_DELIVERED] == str(len(journal.records))
-
-
-def test_how_runs_end(store_uri, tmp_path):
-    ended(tmp_path / "a", "diverged", tokens=256)
-    ended(tmp_path / "b", "failed", error="MemoryError: no room")
-    ended(tmp_path / "c", "killed")
-    sync(tmp_path, tracking_uri=store_uri)
-    runs = {run.data.tags[schema.TAG_STATE]: run for run in runs_in(store_uri)}
-    assert {state: run.info.status for state, run in runs.items()} == {
-        "diverged": "FAILED",
-        "failed": "FAILED",
-        "killed": "KILLED",
-    }
-    assert runs["failed"].data.tags["bayeslaw.error"] == "MemoryError: no room"
-    assert runs["diverged"].data.metrics["tokens"] == 256
-    assert math.isnan(runs["diverged"].data.metrics["train/loss"])
-    assert runs["diverged"].data.params["recurrences"] == "2"
-    assert runs["diverged"].data.params["budget"] == "1000000000"
-    assert runs["diverged"].data.params["width_scale"] == "0.25"
-    assert [entry.delivered for entry in sync(tmp_path, tracking_uri=store_uri)] == [0, 0, 0]
-
-
-def resumed(run_dir):
-    """Writes, part by part, the journal of a run of 40 steps that was stopped twice; the second time outright."""
+def begun(run_dir, *, sweep=None, run_id="a", points=0):
     writer = JournalWriter(run_dir)
-    start = {"run_id": "of/resumes", "seed": 0, "recurrences": 2.0, "budget": 1e9, "device": "x"}
-    writer.start(study="tiny", config={"seed": 0}, config_hash="hash", versions={}, row=start)
-    for step, loss in ((10, 5.0), (20, 4.0), (30, math.nan), (40, 3.0)):
-        writer.metrics(step, {"train/loss": loss, "train/learning_rate": 0.1})
-    writer.end(state="killed", row={"tokens": 40}, error="stopped by SystemExit")
-    yield
-    writer.resume(step=20, versions={}, row={"device": "x"})
-    writer.metrics(30, {"train/loss": math.nan, "train/learning_rate": 0.1})
-    writer.metrics(40, {"train/loss": 3.5, "train/learning_rate": 0.1})
-    yield
-    writer.resume(step=10, versions={}, row={"device": "x"})
-    writer.metrics(20, {"train/loss": 4.0, "train/learning_rate": 0.1})
-    writer.metrics(30, {"train/loss": 2.5, "train/learning_rate": 0.1})
-    writer.end(state="finished", row={"tokens": 30, "loss": 2.5})
-    writer.close()
-    yield
+    row = {"run_id": run_id, "recurrences": 2.0, "budget": 1e9}
+    writer.start(study="tiny", config={"seed": 0}, config_hash=f"hash {run_id}", versions={}, row=row, sweep=sweep)
+    for step in range(1, points + 1):
+        writer.metrics(step, {"train/loss": 1.0 / step})
+    return writer
 
 
-def resumed_histories(journal):
-    """What MLflow must have of it: every point once, and again where it came out differently."""
-    at = [int(record["time"] * 1000) for record in journal.records]
-    rates = [(step, at[position], "0.1") for step, position in ((10, 1), (20, 2), (30, 3), (40, 4))]
-    losses = [(10, at[1], "5.0"), (20, at[2], "4.0"), (30, at[3], "nan"), (40, at[4], "3.0"), (40, at[8], "3.5")]
-    return {
-        "train/learning_rate": rates,
-        "train/loss": sorted([*losses, (30, at[11], "2.5")]),
-        "tokens": sorted([(40, at[5], "40.0"), (40, at[12], "30.0")]),
-        "loss": [(40, at[12], "2.5")],
-    }
+def runs_in(uri):
+    client = store.connect(uri)
+    found = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    return {run.info.run_name: run for run in found}
 
 
-def curve_of(run):
-    return (Path(run.info.artifact_uri.removeprefix("file://")) / "curve.csv").read_text().splitlines()
+def states(uri):
+    return {name.split()[0]: (run.info.status, run.data.tags[schema.TAG_STATE]) for name, run in runs_in(uri).items()}
 
 
-@pytest.mark.parametrize("by", ["anyone", "its follower", "sync at the end"])
-def test_a_resumed_run_goes_on_as_the_same_run(store_uri, tmp_path, by):
-    client = tracking.connect(store_uri)
-    path = tmp_path / "run" / FILE_NAME
-    follower = None
-    seen = []
-    for _ in resumed(tmp_path / "run"):
-        if by != "sync at the end":
-            if follower is None or by == "anyone":
-                follower = Delivery(client, path, store_uri)
-            follower.push()
-            (run,) = runs_in(store_uri)
-            tags = run.data.tags
-            seen.append(
-                (run.info.status, tags[schema.TAG_STATE], tags.get(schema.TAG_RESUMES), "bayeslaw.error" in tags)
-            )
-    if by != "sync at the end":
-        assert seen == [
-            ("KILLED", "killed", None, True),
-            ("RUNNING", "running", "1", False),
-            ("FINISHED", "finished", "2", False),
-        ]
-    (result,) = sync(tmp_path / "run", tracking_uri=store_uri)
-    journal = read_journal(path)
-    assert result.delivered == (len(journal.records) if by == "sync at the end" else 0)
-    (run,) = runs_in(store_uri)
-    assert run.info.status == "FINISHED"
-    assert run.info.end_time == int(journal.end["time"] * 1000)
-    assert run.data.tags[schema.TAG_RESUMES] == "2"
-    assert histories(store_uri, run) == resumed_histories(journal)
-    assert run.data.metrics["tokens"] == 30  # the later end, though it came at an earlier step
-    losses = [line.split(",")[1::2] for line in curve_of(run) if "train/loss" in line]
-    assert losses == [["10", "5.0"], ["20", "4.0"], ["30", "2.5"]]
+def wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.2)
+    return answer
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_resumed_run_cut_anywhere_and_taken_up_again(store_uri, tmp_path, monkeypatch, before):
-    monkeypatch.setattr(delivery, "BATCH_POINTS", 3)
-    client = tracking.connect(store_uri)
-    path = tmp_path / "run" / FILE_NAME
-    breaks = 0
-    for _ in resumed(tmp_path / "run"):
-        for number in range(1, 40):
-            try:
-                Delivery(Breaking(client, number, before), path, store_uri).push()
-            except ConnectionError:
-                breaks += 1
-            else:
-                break
-    assert breaks >= 9
-    (run,) = runs_in(store_uri)
-    journal = read_journal(path)
-    assert histories(store_uri, run) == resumed_histories(journal)
-    assert (run.info.status, run.data.tags[schema.TAG_STATE]) == ("FINISHED", "finished")
-    assert run.data.tags[schema.TAG_DELIVERED] == str(len(journal.records))
-    assert "bayeslaw.error" not in run.data.tags
-
-
-def test_a_copy_left_behind_sets_nothing_back(store_uri, tmp_path):
-    parts = resumed(tmp_path / "run")
-    next(parts)
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    list(parts)
-    sync(tmp_path / "run", tracking_uri=store_uri)
-    (result,) = sync(tmp_path / "copy", tracking_uri=store_uri)
-    assert result.delivered == 0
-    (run,) = runs_in(store_uri)
-    assert (run.info.status, run.data.tags[schema.TAG_DELIVERED]) == ("FINISHED", "13")
-
-
-def test_a_second_attempt_is_a_second_run(finished, store_uri):
-    """The first, of which MLflow knew only the beginning, is closed as killed and keeps its points."""
-    whole = journal_of(finished)
-    lines = whole.path.read_text().splitlines(keepends=True)
-    whole.path.write_text("".join(lines[:3]))
-    sync(finished, tracking_uri=store_uri)
-    assert [run.info.status for run in runs_in(store_uri)] == ["RUNNING"]
-    rundir.set_aside(whole.path.parent, whole.path.name)
-    time.sleep(0.01)
-    start = json.loads(lines[0]) | {"time": time.time()}
-    whole.path.write_text("".join([json.dumps(start) + "\n", *lines[1:]]))
-    sync(finished, tracking_uri=store_uri)
-    runs = {run.info.status: run for run in runs_in(store_uri)}
-    assert set(runs) == {"KILLED", "FINISHED"}
-    assert runs["KILLED"].data.tags[schema.TAG_STATE] == "killed"
-    assert histories(store_uri, runs["FINISHED"]) == expected_histories(whole)
+def agrees(out, uri):
+    return [result.differences for result in verify(out, tracking_uri=uri)] == [()] * len(find_journals(out))
 
 
 def test_followed_while_it_goes_on(fields, store_uri, tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.0)
-    seen = []
     step = Learner.step
+    seen = []
 
     def look(self, number, batch, **flags):
         if number == 25:
-            (run,) = runs_in(store_uri)
-            seen.append((run.info.status, run.data.tags[schema.TAG_STATE], run.data.tags[schema.TAG_DELIVERED]))
-            assert max(p[0] for p in histories(store_uri, run)[schema.METRIC_TRAIN_LOSS]) == 24
+            following.flush()
+            client = store.connect(store_uri)
+            wait_until(lambda: client.get_experiment_by_name("tiny"))
+            run = wait_until(lambda: next((run for run in runs_in(store_uri).values() if run.data.metrics), None))
+            seen.append((run.info.status, run.data.tags[schema.TAG_STATE]))
+            seen.append([p.step for p in client.get_metric_history(run.info.run_id, schema.METRIC_TRAIN_LOSS)])
         return step(self, number, batch, **flags)
 
     monkeypatch.setattr(Learner, "step", look)
-    loop.train(TrainConfig.of(**fields), tmp_path, study="tiny", tracking=Tracking(store_uri), quiet=True)
-    assert seen == [("RUNNING", "running", "5")]  # start, steps 1, 12, 24, validation
-    (run,) = runs_in(store_uri)
+    with Tracking(store_uri) as following:
+        loop.train(TrainConfig.of(**fields), tmp_path, study="tiny", tracking=following, quiet=True)
+    assert seen == [("RUNNING", "running"), [1, 12, 24]]
+    (run,) = runs_in(store_uri).values()
     assert run.info.status == "FINISHED"
-    assert histories(store_uri, run) == expected_histories(journal_of(tmp_path))
+    assert agrees(tmp_path, store_uri)
 
 
-def test_a_dead_store_ends_no_run(fields, tmp_path, monkeypatch, capsys, store_uri):
+def test_a_dead_store_ends_no_run(fields, tmp_path, capfd, store_uri):
     with socket.socket() as probe:  # a port that nobody listens on
         probe.bind(("127.0.0.1", 0))
         uri = f"http://user:secret@127.0.0.1:{probe.getsockname()[1]}"
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(tracking, "RETRY_SECONDS", 0.0)
-    result = loop.train(TrainConfig.of(**fields), tmp_path, study="tiny", tracking=Tracking(uri), quiet=True)
+    with Tracking(uri) as following:
+        result = loop.train(TrainConfig.of(**fields), tmp_path, study="tiny", tracking=following, quiet=True)
     assert result.state == "finished"
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()
     assert printed.out == ""
-    assert printed.err.count("warning") == 1
+    assert printed.err.count("warning: not delivered") == 1
     assert "does not answer" in printed.err
     assert "bayeslaw runs sync DIR" in printed.err
     assert "secret" not in printed.err
     sync(tmp_path, tracking_uri=store_uri)
-    assert [run.info.status for run in runs_in(store_uri)] == ["FINISHED"]
+    assert agrees(tmp_path, store_uri)
 
 
-def test_a_store_that_failed_is_left_alone_for_a_while(tmp_path):
-    attempts = []
-
-    def fail(client):
-        attempts.append(client)
-        raise RuntimeError("database is locked")
-
-    follower = Tracking("sqlite:///unused")
-    follower._client = object()
-    follower.attempt(fail)
-    follower.attempt(fail)
-    assert len(attempts) == 1
-    assert follower.failed
-    follower._retry_at = 0.0
-    follower.attempt(attempts.append)
-    assert len(attempts) == 2
-
-
-def test_a_damaged_journal_does_not_hold_up_the_others(finished, store_uri, tmp_path):
-    (finished / "broken").mkdir()
-    (finished / "broken" / FILE_NAME).write_text("{}\n")
-    told = []
-    results = sync(finished, tracking_uri=store_uri, progress=told.append)
-    assert told == results
-    assert [result.error is None for result in results] == [False, True]
-    assert "no start record" in results[0].error
-    assert len(runs_in(store_uri)) == 1
-
-
-def test_sync_without_anything_to_sync(finished, store_uri, tmp_path):
-    with pytest.raises(NoRunsError, match="no run journal at or below"):
-        sync(tmp_path / "nowhere", tracking_uri=store_uri)
-    (tmp_path / "file").touch()
-    with pytest.raises(TrackingError, match="cannot make the MLflow database"):
-        sync(finished, tracking_uri=f"sqlite:///{tmp_path}/file/mlflow.db")
-
-
-def test_a_deleted_experiment_is_named(finished, store_uri):
+def test_a_run_killed_outright_is_told_as_killed_and_goes_on_as_the_same(store_uri, tmp_path):
+    run_dir = tmp_path / "runs" / "k"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, run_dir, store_uri], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
     client = store.connect(store_uri)
-    client.delete_experiment(client.create_experiment("tiny", artifact_location="file:///nowhere"))
-    (result,) = sync(finished, tracking_uri=store_uri)
-    assert "experiment 'tiny' is deleted" in result.error
+    wait_until(lambda: client.get_experiment_by_name("tiny"))
+    wait_until(lambda: states(store_uri) == {"k": ("KILLED", "killed"), "sweep": ("FINISHED", "finished")})
+    with Tracking(store_uri) as following, rundir.claimed(run_dir):
+        writer = JournalWriter(run_dir)
+        writer.resume(step=0, versions={}, row={})
+        following.follow(writer.path)
+        wait_until(lambda: states(store_uri) == {"k": ("RUNNING", "running"), "sweep": ("RUNNING", "running")})
+        writer.metrics(1, {"train/loss": 4.0})
+        writer.end(state="finished", row={"loss": 4.0})
+        writer.close()
+    assert states(store_uri) == {"k": ("FINISHED", "finished"), "sweep": ("FINISHED", "finished")}
+    assert agrees(tmp_path, store_uri)
 
 
-def test_a_copy_of_the_folder_is_the_same_run(finished, store_uri, tmp_path):
-    shutil.copytree(finished, tmp_path / "copy")
-    sync(finished, tracking_uri=store_uri)
-    (result,) = sync(tmp_path / "copy", tracking_uri=store_uri)
-    assert result.delivered == 0
-    assert len(runs_in(store_uri)) == 1
+def test_nobody_waits_for_a_courier_that_hangs(store_uri, tmp_path):
+    writer = begun(tmp_path / "runs" / "a")
+    with Tracking(store_uri) as following:
+        following.follow(writer.path)
+        os.kill(following._courier.pid, signal.SIGSTOP)
+        for _ in range(70_000):  # a pipe holds 65,536 bytes: a write more would wait for ever
+            following.flush()
+        os.kill(following._courier.pid, signal.SIGCONT)
+        writer.end(state="finished", row={})
+    assert states(store_uri) == {"a": ("FINISHED", "finished")}
+
+
+def test_a_courier_that_was_killed_is_replaced(store_uri, tmp_path):
+    writer = begun(tmp_path / "runs" / "a", points=3)
+    with Tracking(store_uri) as following:
+        following.follow(writer.path)
+        following._courier.kill()
+        following._courier.wait()
+        writer.end(state="finished", row={})
+        following.flush()
+    assert agrees(tmp_path, store_uri)
+
+
+def test_a_courier_killed_at_the_end_is_told(store_uri, tmp_path, capsys):
+    writer = begun(tmp_path / "runs" / "a")
+    following = Tracking(store_uri)
+    following.follow(writer.path)
+    following._courier.kill()
+    following.close()
+    assert "was killed by signal 9" in capsys.readouterr().err
+
+
+@pytest.fixture
+def told(store_uri):
+    """A courier in this process, and what it told."""
+    lines = []
+    carrier = Courier(store_uri, lines.append)
+    return carrier, lines
+
+
+def delivered(uri):
+    return {name: int(run.data.tags[schema.TAG_DELIVERED].split()[0]) for name, run in runs_in(uri).items()}
+
+
+def test_points_wait_until_there_are_many_or_it_was_long_ago(told, store_uri, tmp_path, monkeypatch):
+    carrier, lines = told
+    carrier.follow(tmp_path / "runs" / "a" / FILE_NAME)
+    assert not carrier.round()  # it does not exist yet
+    writer = begun(tmp_path / "runs" / "a")
+    carrier.round()
+    assert delivered(store_uri) == {"a": 1}
+    for step in range(499):
+        writer.metrics(step, {"x": 1.0})
+    carrier.round()
+    assert delivered(store_uri) == {"a": 1}
+    writer.metrics(499, {"x": 1.0})
+    carrier.round()
+    assert delivered(store_uri) == {"a": 501}
+    writer.metrics(500, {"x": 1.0})
+    carrier.round()
+    assert delivered(store_uri) == {"a": 501}
+    monkeypatch.setattr(courier, "FLUSH_SECONDS", 0.0)
+    carrier.round()
+    assert delivered(store_uri) == {"a": 502}
+    assert lines == []
+
+
+def test_an_outage_is_told_once_and_made_up_for(told, store_uri, tmp_path, monkeypatch):
+    carrier, lines = told
+    monkeypatch.setattr(courier, "MOST_PAUSE_SECONDS", 0.0)
+    writer = begun(tmp_path / "runs" / "a", points=2)
+    carrier.follow(writer.path)
+    away = store_uri + ".away"
+    shutil.move(store_uri.removeprefix("sqlite:///"), away.removeprefix("sqlite:///"))
+    monkeypatch.setattr(courier, "connect", lambda uri: store.connect(uri))  # does not make a new one
+    for _ in range(3):
+        assert carrier.round(now=True)
+    assert len(lines) == 1
+    assert "no MLflow database" in lines[0]
+    shutil.move(away.removeprefix("sqlite:///"), store_uri.removeprefix("sqlite:///"))
+    writer.end(state="finished", row={"loss": 2.0})
+    assert carrier.finish()
+    assert lines[1:] == ["MLflow takes what it is sent again"]
+    assert agrees(tmp_path, store_uri)
+
+
+def test_one_bad_journal_holds_up_no_other(told, store_uri, tmp_path, monkeypatch):
+    carrier, lines = told
+    monkeypatch.setattr(courier, "PATIENCE_SECONDS", 0.1)
+    bad = begun(tmp_path / "runs" / "a", points=3)
+    bad.end(state="finished", row={})
+    text = bad.path.read_text()
+    bad.path.write_text(text.replace('"train/loss": 0.5', '"train/loss": 0.6'))
+    good = begun(tmp_path / "runs" / "b", run_id="b", points=3)
+    good.end(state="finished", row={})
+    carrier.follow(bad.path)
+    carrier.follow(good.path)
+    assert not carrier.finish()
+    assert len(lines) == 1
+    assert f"{bad.path}, line 3: damaged journal" in lines[0]
+    assert states(store_uri)["b"] == ("FINISHED", "finished")
+    bad.path.write_text(text)
+    assert Courier(store_uri, lines.append).finish()
+
+
+def test_a_silent_run_shows_that_it_lives(told, store_uri, tmp_path, monkeypatch):
+    carrier, _ = told
+    monkeypatch.setattr(courier, "BEAT_SECONDS", 0.0)
+    with rundir.claimed(tmp_path / "runs" / "a"):
+        writer = begun(tmp_path / "runs" / "a")
+        carrier.follow(writer.path)
+        carrier.round()
+        before = runs_in(store_uri)["a"].data.tags
+        time.sleep(0.05)
+        carrier.round()
+        after = runs_in(store_uri)["a"].data.tags
+    assert int(after[schema.TAG_HEARTBEAT]) > int(before[schema.TAG_HEARTBEAT])
+    assert int(after[schema.TAG_UPDATED]) > int(before[schema.TAG_UPDATED])
+    carrier.round()
+    carrier.round()
+    assert states(store_uri) == {"a": ("KILLED", "killed")}
+
+
+def test_a_run_begun_anew_is_followed_as_a_second_one(told, store_uri, tmp_path):
+    carrier, _ = told
+    run_dir = tmp_path / "runs" / "a"
+    first = begun(run_dir, points=5)
+    carrier.follow(first.path)
+    carrier.round(now=True)
+    first.close()
+    rundir.set_aside(run_dir, FILE_NAME)
+    second = begun(run_dir, points=1)
+    second.end(state="finished", row={})
+    assert carrier.finish()
+    client = store.connect(store_uri)
+    found = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert sorted((run.info.status, run.data.tags[schema.TAG_DELIVERED][0]) for run in found) == [
+        ("FINISHED", "3"),
+        ("KILLED", "6"),
+    ]
+
+
+def test_sync_tells_the_dead_from_the_living(store_uri, tmp_path, monkeypatch):
+    run_dir = tmp_path / "runs" / "a"
+    with rundir.claimed(run_dir):
+        begun(run_dir, points=1).close()
+        (result,) = sync(tmp_path, tracking_uri=store_uri)
+        assert result.state == "running"
+        shutil.copytree(tmp_path / "runs", tmp_path / "copy")  # on another machine, say, whose locks show nothing
+        (result,) = sync(tmp_path / "copy", tracking_uri=store_uri)
+        assert (result.state, states(store_uri)["a"]) == ("running", ("RUNNING", "running"))
+    (result,) = sync(tmp_path / "runs", tracking_uri=store_uri)
+    assert result.state == "running"  # it may live elsewhere: it was heard of just now
+    monkeypatch.setattr(tracking, "STALE_SECONDS", 0.0)
+    (result,) = sync(tmp_path / "runs", tracking_uri=store_uri)
+    assert (result.state, states(store_uri)["a"]) == ("killed", ("KILLED", "killed"))
+    assert read_journal(run_dir).state == "running"  # journals are only ever written by their runs
+    assert agrees(tmp_path / "runs", store_uri)
+
+
+def test_silent_runs_are_closed_on_demand(store_uri, tmp_path):
+    writer = begun(tmp_path / "runs" / "a", sweep="beef", points=1)
+    with rundir.claimed(tmp_path / "runs" / "a"):
+        sync(tmp_path, tracking_uri=store_uri)
+        assert close_silent("tiny", minutes=60, tracking_uri=store_uri) == []
+        time.sleep(0.3)
+        ((run_id, silent),) = close_silent("tiny", minutes=0.001, tracking_uri=store_uri)
+        assert (run_id, states(store_uri)) == ("a", {"a": ("KILLED", "killed"), "sweep": ("FINISHED", "finished")})
+        assert 0.001 < silent < 10
+        writer.end(state="finished", row={})
+        sync(tmp_path, tracking_uri=store_uri)
+    assert states(store_uri)["a"] == ("FINISHED", "finished")
+    with pytest.raises(NoRunsError, match="no experiment 'none'"):
+        close_silent("none", minutes=60, tracking_uri=store_uri)
+    with pytest.raises(UsageError, match="minutes = 0"):
+        close_silent("tiny", minutes=0, tracking_uri=store_uri)
+
+
+def test_a_sweep_runs_while_any_of_its_runs_does(told, store_uri, tmp_path):
+    carrier, _ = told
+    writers = [begun(tmp_path / "runs" / name, sweep="beef", run_id=name) for name in "ab"]
+    for writer in writers:
+        carrier.follow(writer.path)
+    carrier.round(now=True)
+    parents = {run.data.tags.get("mlflow.parentRunId") for name, run in runs_in(store_uri).items() if len(name) == 1}
+    assert parents == {runs_in(store_uri)["sweep beef"].info.run_id}
+    assert states(store_uri)["sweep"] == ("RUNNING", "running")
+    writers[0].end(state="failed", row={}, error="no room")
+    carrier.round(now=True)
+    assert states(store_uri)["sweep"] == ("RUNNING", "running")
+    writers[1].end(state="finished", row={})
+    carrier.round(now=True)
+    assert states(store_uri)["sweep"] == ("FINISHED", "finished")
+
+
+def test_a_record_that_was_delivered_and_then_lost_changes_no_other(told, store_uri, tmp_path):
+    """A disk that lies about what it has: the next record must not pass for the one that is gone."""
+    carrier, _ = told
+    run_dir = tmp_path / "runs" / "a"
+    writer = begun(run_dir, points=3)
+    carrier.follow(writer.path)
+    carrier.round(now=True)
+    writer.close()
+    with open(writer.path, "r+b") as file:
+        file.truncate(writer.path.stat().st_size - 10)
+    writer = JournalWriter(run_dir)
+    writer.resume(step=2, versions={}, row={})
+    writer.metrics(3, {"train/loss": 1 / 3})
+    writer.end(state="finished", row={"loss": 1.0})
+    assert carrier.finish()
+    run = runs_in(store_uri)["a"]
+    assert (run.info.status, run.data.tags[schema.TAG_RESUMES]) == ("FINISHED", "1")
+    history = store.connect(store_uri).get_metric_history(run.info.run_id, "train/loss")
+    assert {(point.step, point.value) for point in history} == {(1, 1.0), (2, 0.5), (3, 1 / 3)}

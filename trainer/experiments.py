@@ -1,0 +1,126 @@
+"""Where runs stand in MLflow: the experiment of a study, and the parent run of a sweep."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayeslaw import schema
+from bayeslaw.errors import JournalError, TrackingError
+from trainer.rundir import one_at_a_time
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+PARENT_TAG = "mlflow.parentRunId"
+
+
+def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+    """The id of the experiment of a study, which is made where it is missing.
+
+    Raises
+    ------
+    TrackingError
+        It was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=_artifact_location(uri, name)))
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)  # another process was quicker
+            if experiment is None:
+                raise
+    if experiment.lifecycle_stage != "active":
+        raise TrackingError(f"the MLflow experiment {name!r} is deleted", do="restore it, or name another --study")
+    return str(experiment.experiment_id)
+
+
+def runs_tagged(client: MlflowClient, experiment: str, tag: str, value: str, more: str = "") -> list[Run]:
+    """The runs of an experiment with this value of a tag, the earliest first.
+
+    Raises
+    ------
+    JournalError
+        The value, which a journal holds, is none that bayeslaw writes: a filter must not be made of it.
+    """
+    if not value.replace(" ", "").isalnum():
+        raise JournalError(f"{tag} = {value!r} is no hash", do="train the run again: its journal is foreign or damaged")
+    found: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment], f"tags.`{tag}` = '{value}'{more}", order_by=["attributes.start_time ASC"], page_token=token
+        )
+        found.extend(page)
+        token = page.token
+        if not token:
+            return found
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds since 1970 as MLflow counts them."""
+    return int(seconds * 1000)
+
+
+class SweepParent:
+    """The run that stands for a sweep: the parent of its runs, running while any of them is.
+
+    Parameters
+    ----------
+    client : MlflowClient
+    experiment : str
+        Id of the experiment.
+    sweep : str
+        First digits of the plan's hash.
+    began : int
+        Milliseconds since 1970, for a parent that must be made.
+    folder : Path, optional
+        Output folder of the sweep, whose processes take turns there.
+    """
+
+    def __init__(
+        self, client: MlflowClient, experiment: str, sweep: str, *, began: int, folder: Path | None = None
+    ) -> None:
+        self._client = client
+        self._experiment = experiment
+        self._sweep = sweep
+        self._folder = folder
+        with self._turn():
+            runs = runs_tagged(client, experiment, schema.TAG_SWEEP, sweep)
+            parents = [run for run in runs if schema.TAG_RUN_ID not in run.data.tags]
+            self.run_id = parents[0].info.run_id if parents else self._made(began)
+
+    def _turn(self) -> contextlib.AbstractContextManager[None]:
+        return one_at_a_time(self._folder / f"sweep-{self._sweep}.lock") if self._folder else contextlib.nullcontext()
+
+    def _made(self, began: int) -> str:
+        tags = {schema.TAG_SWEEP: self._sweep, schema.TAG_STATE: "running"}
+        name = f"sweep {self._sweep}"
+        return str(self._client.create_run(self._experiment, start_time=began, tags=tags, run_name=name).info.run_id)
+
+    def tell(self, when: int) -> None:
+        """Let the parent's status follow those of the runs, after one of them began, went on or ended at ``when``."""
+        with self._turn():
+            more = " and attributes.status = 'RUNNING'"
+            running: list[Any] = runs_tagged(self._client, self._experiment, schema.TAG_SWEEP, self._sweep, more)
+            ids = {run.info.run_id for run in running}
+            others = bool(ids - {self.run_id})
+            if others and self.run_id not in ids:
+                self._client.update_run(self.run_id, status="RUNNING")
+                self._client.set_tag(self.run_id, schema.TAG_STATE, "running")
+            elif not others:
+                self._client.set_terminated(self.run_id, "FINISHED", when)
+                self._client.set_tag(self.run_id, schema.TAG_STATE, "finished")
+
+
+def _artifact_location(uri: str, experiment: str) -> str | None:
+    """Beside a sqlite database, since MLflow's own choice would be the working directory; otherwise MLflow's choice."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    folder = "".join(character if character.isalnum() or character in "-_." else "-" for character in experiment)
+    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / folder).as_uri()
