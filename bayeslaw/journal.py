@@ -40,8 +40,8 @@ from bayeslaw.schema import SCHEMA_VERSION
 
 FILE_NAME = "journal.jsonl"
 
-TICK = 0.001
-"""Seconds between two records at least: MLflow counts in milliseconds."""
+TICK = 0.002
+"""Seconds between two records at least: MLflow counts in milliseconds, and what is rounded must differ still."""
 
 _CRC = ', "crc": "'
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -113,7 +114,7 @@ def test_times_go_up_whatever_the_clock_does(tmp_path, monkeypatch):
     writer.close()
     times = [record["time"] for record in read_journal(tmp_path).records]
     counted = [int(1000 * moment) for moment in times]
-    assert all(later > earlier for earlier, later in zip(counted, counted[1:], strict=False))
+    assert all(later > earlier for earlier, later in itertools.pairwise(counted))
     assert (times[0], times[1], times[-1]) == (1000.0, 5000.0, 9000.0)
 
 
