@@ -41,6 +41,10 @@ benchmark: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/breakdown.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/desk.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/runs.py
+	$(BIN)/python benchmarks/load.py
+	$(BIN)/python benchmarks/load.py --capacity --seconds 12
+	$(BIN)/python benchmarks/faults.py
 
 # Versions move here and nowhere else. uv.lock holds addresses and stays ignored.
 lock: .venv/ready

@@ -14,13 +14,20 @@ from bayeslaw.errors import RunTableError, UsageError
 from bayeslaw.rows import Rows
 from bayeslaw.schema import COUNTS, PARTITION, run_name
 
+_DESIGN = (
+    *("recurrences", "d_model", "prelude_layers", "shared_layers", "coda_layers", "injection", "backprop_recurrences"),
+    *("seq_len", "vocab_size", "n_shared"),
+)
+"""Columns that make an architecture; n_shared tells the lanes of hyperconnections."""
+
 
 def completed(rows: Rows, runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """What can be computed, computed; what is both given and computed, compared."""
     runs = _with_width(rows, runs.copy())
-    designs = [_architecture(rows, index, row) for index, row in enumerate(runs.to_dict("records"))]
+    designs = _architectures(rows, runs)
     for name in COUNTS:
-        computed = np.array([np.nan if design is None else getattr(design, name) for design in designs])
+        counts = {id(design): math.nan if design is None else float(getattr(design, name)) for design in designs}
+        computed = np.array([counts[id(design)] for design in designs])
         given = runs[name].to_numpy() if name in runs else np.full(len(runs), np.nan)
         wrong = ~np.isnan(given) & ~np.isnan(computed) & (given != computed)
         if wrong.any():
@@ -57,6 +64,19 @@ def _with_width(rows: Rows, runs: pd.DataFrame) -> pd.DataFrame:
     width = width.fillna(WIDTH_UNIT * scale)
     rows.refuse("width_scale", (width % 1 > 0).to_numpy(), "is {}: 64 times it is no whole width")
     return runs.assign(d_model=width, width_scale=scale.fillna(width / WIDTH_UNIT))
+
+
+def _architectures(rows: Rows, runs: pd.DataFrame) -> list[Architecture | None]:
+    """The architecture of each row; one object for all rows that have it."""
+    values = [runs[name].tolist() if name in runs else [math.nan] * len(runs) for name in _DESIGN]
+    made: dict[tuple[str, ...], Architecture | None] = {}
+    designs = []
+    for index, cells in enumerate(zip(*values, strict=True)):
+        key = tuple(map(repr, cells))  # a missing value equals no other, its text does
+        if key not in made:
+            made[key] = _architecture(rows, index, dict(zip(_DESIGN, cells, strict=True)))
+        designs.append(made[key])
+    return designs
 
 
 def _architecture(rows: Rows, index: int, row: Mapping[Any, Any]) -> Architecture | None:
@@ -147,7 +167,8 @@ def _with_flops(
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """flops_per_token and flops completed; notes where what is given differs from what is computed."""
     unknown = pd.Series(np.nan, index=runs.index)
-    own = pd.Series([math.nan if design is None else design.flops_per_token for design in designs], index=runs.index)
+    rates = {id(design): math.nan if design is None else float(design.flops_per_token) for design in designs}
+    own = pd.Series([rates[id(design)] for design in designs], index=runs.index)
     own = own.where(runs.get("seq_len", unknown).notna() & runs.get("vocab_size", unknown).notna())
     tokens, rate, flops = runs["tokens"], runs.get("flops_per_token", unknown), runs.get("flops", unknown)
     notes = _difference(rows, rate, own, "flops_per_token differs from that of the architecture")

@@ -14,10 +14,12 @@ import pandas as pd
 
 from bayeslaw.errors import NoRunsError, UsageError
 from bayeslaw.files import written_whole
+from bayeslaw.found import RawRuns
 from bayeslaw.schema import BASELINE
-from bayeslaw.sources import RawRuns, read_source
+from bayeslaw.sources import FILE_KINDS, read_source
+from bayeslaw.texts import printable
 from bayeslaw.validation import checked
-from bayeslaw.where import filter_runs
+from bayeslaw.where import columns_of, filter_runs
 
 _HASHED = ("recurrences", "n_once", "n_shared", "n_injection", "tokens", "loss", "recipe")
 _HASHED_IF_GIVEN = ("loss_se", "training_run")
@@ -71,14 +73,7 @@ class RunTable:
         BayeslawError
             The file cannot be written.
         """
-        kind = Path(path).suffix.lower()
-        if kind not in (".csv", ".parquet"):
-            raise UsageError(f"a run table named {path}", allowed="a name that ends in .csv or .parquet")
-        with written_whole(path) as partial:
-            if kind == ".csv":
-                self.runs.to_csv(partial, index=False)
-            else:
-                self.runs.to_parquet(partial, index=False)
+        save_table(self.runs, path)
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the printed table: run_id, r, d (N where a width is unknown), tokens, FLOPs, loss."""
@@ -95,7 +90,7 @@ class RunTable:
     def __str__(self) -> str:
         header, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = [f"{self.source}: {len(rows)} runs, data {self.data_hash}"]
+        lines = [f"{printable(self.source)}: {len(rows)} runs, data {self.data_hash}"]
         for cells in (header, *rows):
             numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
             lines.append("  ".join([cells[0].ljust(widths[0]), *numbers]))
@@ -104,27 +99,42 @@ class RunTable:
     __repr__ = __str__
 
 
+def save_table(table: pd.DataFrame, path: str | Path) -> None:
+    """Write a table to a .csv or .parquet file, whole or not at all; errors as for `RunTable.save`."""
+    kind = Path(path).suffix.lower()
+    if kind not in FILE_KINDS:
+        raise UsageError(f"a table named {path}", allowed="a name that ends in .csv or .parquet")
+    with written_whole(path) as partial:
+        if kind == ".csv":
+            table.to_csv(partial, index=False)
+        else:
+            table.to_parquet(partial, index=False)
+
+
 def load_runs(
     source: str | Path | pd.DataFrame,
     *,
     where: str | None = None,
     recipe: str | None = None,
     tracking_uri: str | None = None,
+    cache: bool = True,
 ) -> RunTable:
     """Load, check and select runs.
 
     Parameters
     ----------
     source : str, Path or DataFrame
-        A shipped data set's name (`bayeslaw.datasets.NAMES`), a .csv or .parquet file, ``mlflow:EXPERIMENT``, a folder
-        that holds run journals at any depth, or the table itself.
+        A shipped data set's name (`bayeslaw.datasets.NAMES`), a .csv or .parquet file, ``mlflow:EXPERIMENT``, the
+        folder of an imported study, one that holds run journals at any depth, or the table itself.
     where : str, optional
-        Keeps the runs that match, see `bayeslaw.where`.
+        Keeps the runs that match, see `bayeslaw.where`. Only finished runs are there to match.
     recipe : str, optional
         Keeps the runs of one recipe. Where it has no r = 1 run of its own, the r = 1 runs of the baseline (of the other
         recipes, if that has none) stay as the anchor: without a loop there is nothing that recipes do differently.
     tracking_uri : str, optional
         The MLflow store, see `bayeslaw.store.resolve_uri`.
+    cache : bool
+        Fetch from MLflow only what has changed since the last query, see `bayeslaw.cache`.
 
     Returns
     -------
@@ -147,9 +157,13 @@ def load_runs(
     18
     """
     if isinstance(source, pd.DataFrame):
-        name, raw = "DataFrame", RawRuns(source)
-    else:
-        name, raw = str(source), read_source(source, tracking_uri=tracking_uri)
+        return table_of(RawRuns(source), "DataFrame", where=where, recipe=recipe)
+    raw = read_source(source, tracking_uri=tracking_uri, cache=cache)
+    return table_of(raw, str(source), where=where, recipe=recipe)
+
+
+def table_of(raw: RawRuns, name: str, *, where: str | None = None, recipe: str | None = None) -> RunTable:
+    """Check and select runs as they were found; parameters and errors as for `load_runs`."""
     runs, excluded, notes = checked(raw, name)
     recipes = sorted(set(runs["recipe"]))
     if recipe is not None and recipe not in recipes:
@@ -159,7 +173,7 @@ def load_runs(
     if where is not None:
         runs = runs[filter_runs(runs, where)]
         if runs.empty:
-            raise NoRunsError(f"no run of {name} matches --where {where!r}", do=f"`bayeslaw runs {name}` lists them")
+            raise _no_match(name, where, excluded)
     if recipe is not None:
         runs, anchor = _of_recipe(runs, recipe)
         notes += anchor
@@ -188,6 +202,17 @@ def validate(frame: pd.DataFrame, *, source: str) -> RunTable:
     """
     runs, excluded, notes = checked(RawRuns(frame), source)
     return RunTable(runs, source, excluded, (*notes, *_remarks(runs)))
+
+
+def _no_match(name: str, where: str, excluded: pd.DataFrame) -> NoRunsError:
+    lists = f"`bayeslaw runs {name}` lists them"
+    if not excluded.empty and "state" in columns_of(where):
+        return NoRunsError(
+            f"no run of {name} matches --where {where!r}: it sees the finished runs, and {len(excluded)} others are "
+            "excluded whatever a filter says of their state",
+            do=f"{lists}, and the excluded ones with their states",
+        )
+    return NoRunsError(f"no run of {name} matches --where {where!r}", do=lists)
 
 
 def _of_recipe(runs: pd.DataFrame, recipe: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -227,6 +252,12 @@ def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
             "the law takes every token as new"
         )
     sizes = runs.groupby(["recipe", "recurrences", "n_once", "n_shared", "n_injection", "tokens"]).size()
+    if "training_run" in runs:
+        rows = runs["training_run"].dropna().value_counts()
+        if (rows > 1).any():
+            notes.append(
+                f"{rows[rows > 1].sum()} runs are checkpoints of {(rows > 1).sum()} training runs (column training_run)"
+            )
     if (sizes > 1).any():
         notes.append(
             f"{(sizes > 1).sum()} designs were trained more than once ({sizes[sizes > 1].sum()} runs, replicates)"
@@ -236,4 +267,5 @@ def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
 
 def _shortened(name: str, width: int = 30) -> str:
     """The name with its middle left out where it is long: its end often tells runs apart."""
+    name = printable(name)
     return name if len(name) <= width else f"{name[: width // 2 - 2]}..{name[-(width // 2) :]}"

@@ -8,65 +8,40 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bayeslaw import datasets
-from bayeslaw.errors import JournalError, NoRunsError, RunTableError, TrackingError, UsageError
+from bayeslaw.errors import JournalError, NoRunsError, RunTableError, UsageError
+from bayeslaw.found import Entry, RawRuns, settled
 from bayeslaw.journal import FILE_NAME, find_journals, read_journal
-from bayeslaw.schema import COLUMNS, MLFLOW_INFINITY, TAG_RUN_ID, TAG_STATE
-from bayeslaw.store import connect, public_uri, resolve_uri
+from bayeslaw.mlflow_rows import from_json
+from bayeslaw.mlflow_runs import MLFLOW_PREFIX, raw_runs, read_mlflow
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-MLFLOW_PREFIX = "mlflow:"
 FILE_KINDS = (".csv", ".parquet")
 
-_PAGE = 1000
-_PARENT_TAG = "mlflow.parentRunId"
-_MLFLOW_STATES = {
-    "FINISHED": "finished",
-    "FAILED": "failed",
-    "KILLED": "killed",
-    "RUNNING": "running",
-    "SCHEDULED": "running",
-}
-_OTHER_SOURCES = "a .csv or .parquet file, mlflow:EXPERIMENT, or a folder of run journals"
+MANIFEST = "study.json"
+"""In the folder of an imported study: what `bayeslaw.archive` says of it. One of the next names holds its runs, or
+journals do."""
+ROWS = "mlflow_runs.jsonl"
+TABLES = ("runs.csv", "runs.parquet")
+
+_OTHER_SOURCES = "a .csv or .parquet file, mlflow:EXPERIMENT, or a folder of run journals or of an imported study"
 
 
-@dataclass(frozen=True)
-class RawRuns:
-    """Runs as a source holds them.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        One row a run, columns as named in the source. The index labels the rows in messages and its name is what a
-        label is called: line (of a file), row, or run.
-    excluded : tuple of (run_id, reason)
-        Runs already left out.
-    """
-
-    frame: pd.DataFrame
-    excluded: tuple[tuple[str, str], ...] = ()
-
-
-def read_source(source: str | Path, *, tracking_uri: str | None = None) -> RawRuns:
+def read_source(source: str | Path, *, tracking_uri: str | None = None, cache: bool = True) -> RawRuns:
     """Read a source by what it is.
 
     Parameters
     ----------
     source : str or Path
-        A shipped data set's name, a .csv or .parquet file, ``mlflow:EXPERIMENT``, or a folder that holds run journals
-        at any depth.
+        A shipped data set's name, a .csv or .parquet file, ``mlflow:EXPERIMENT``, the folder of an imported study, or
+        one that holds run journals at any depth.
     tracking_uri : str, optional
         The MLflow store, see `bayeslaw.store.resolve_uri`.
+    cache : bool
+        Fetch from MLflow only what has changed since the last query, see `bayeslaw.cache`.
 
     Raises
     ------
@@ -82,11 +57,11 @@ def read_source(source: str | Path, *, tracking_uri: str | None = None) -> RawRu
             experiment = source.removeprefix(MLFLOW_PREFIX)
             if not experiment:
                 raise UsageError(f"{source} names no experiment", allowed=f"{MLFLOW_PREFIX}EXPERIMENT")
-            return read_mlflow(experiment, tracking_uri=tracking_uri)
+            return read_mlflow(experiment, tracking_uri=tracking_uri, cached=cache)
     path = Path(source).expanduser()
     kind = path.suffix.lower()
     if str(source).strip() and path.is_dir():
-        return read_journals(path)
+        return read_folder(path)
     if path.is_file():
         if kind not in FILE_KINDS:
             raise UsageError(f"{source} is neither CSV nor Parquet by its name", allowed=_OTHER_SOURCES)
@@ -157,60 +132,33 @@ def read_parquet(path: Path) -> pd.DataFrame:
     return frame
 
 
-def read_mlflow(experiment: str, *, tracking_uri: str | None = None) -> RawRuns:
-    """Read all runs of an MLflow experiment: params as texts, result columns from the metrics of their name.
-
-    Parents of nested runs are left out. Of several runs with one run_id the newest finished one is taken.
+def read_folder(folder: Path) -> RawRuns:
+    """Read the folder of an imported study, or the journals at and below any other.
 
     Raises
     ------
-    TrackingError
-        The store cannot be reached or refuses the request.
-    NoRunsError
-        There is no such experiment, or it has no runs.
-    RunTableError
-        No finished run has the metrics that the law needs.
+    NoRunsError, RunTableError
+        It holds no run, or what it holds cannot be read.
     """
-    client = connect(tracking_uri)
-    from mlflow.exceptions import MlflowException
-
-    place = f"the MLflow store {public_uri(resolve_uri(tracking_uri))}"
-    try:
-        found = _search(client, experiment, place)
-    except (MlflowException, OSError) as error:
-        raise TrackingError(f"{place} refuses to list the runs of {experiment!r}: {error}") from error
-    parents = {run.data.tags.get(_PARENT_TAG) for run in found}
-    runs = [run for run in found if run.info.run_id not in parents]
-    if not runs:
-        raise NoRunsError(f"the experiment {experiment!r} in {place} has no runs")
-    entries = []
-    for run in runs:
-        results = {name: value for name, value in run.data.metrics.items() if _result(name)}
-        # A result is never taken from a param: a param "loss" would name the loss function. "None" is a missing value.
-        params = {name: text for name, text in run.data.params.items() if not _result(name) and text != "None"}
-        names = {
-            "run_id": run.data.tags.get(TAG_RUN_ID, run.info.run_id),
-            "state": run.data.tags.get(TAG_STATE, _MLFLOW_STATES.get(run.info.status, "failed")),
-        }
-        age = run.info.end_time or run.info.start_time or 0
-        entries.append(_Entry({**params, **results, **names}, run.info.run_id, age))
-    metrics = {name for run in runs for name in run.data.metrics}
-    missing = [name for name in ("tokens", "loss") if name not in metrics]
-    if missing and any(entry.row["state"] == "finished" for entry in entries):
-        raise RunTableError(
-            f"no run of {MLFLOW_PREFIX}{experiment} has the metric {' or '.join(missing)}; the metrics found are: "
-            + (", ".join(sorted(metrics)) or "none"),
-            allowed="metrics tokens and loss (final values), params as named in the run table",
-            do="log these, or write the runs as a CSV file with the columns of the run table",
-        )
-    return _settle(entries)
+    if (folder / MANIFEST).is_file():
+        for name in TABLES:
+            if (folder / name).is_file():
+                return RawRuns(read_csv(folder / name) if name.endswith(".csv") else read_parquet(folder / name))
+        if (folder / ROWS).is_file():
+            try:
+                return raw_runs(from_json(_text(folder / ROWS).splitlines()))
+            except (ValueError, RecursionError) as error:
+                raise RunTableError(
+                    f"{folder / ROWS} is damaged: {error}", do="import the study again with `bayeslaw runs import`"
+                ) from error
+    return read_journals(folder)
 
 
 def read_journals(folder: Path) -> RawRuns:
-    """Read all run journals at and below a folder.
+    """Read all run journals at and below a folder; each is named by its own folder in there.
 
-    Journals that cannot be read are left out with the reason. Of several with one run_id the newest finished one is
-    taken.
+    Journals that cannot be read are left out with the reason. Of several with one run_id, or one config hash, the
+    newest finished one is taken.
 
     Raises
     ------
@@ -225,85 +173,25 @@ def read_journals(folder: Path) -> RawRuns:
     entries = []
     unreadable = []
     for path in paths:
-        place = str(path.parent)
+        place = path.relative_to(folder)
         try:
-            journal = read_journal(path)
-            row = {**journal.row, "run_id": journal.run_id}
-            age = float(next(r["time"] for r in reversed(journal.records) if r["event"] != "metrics"))
+            entries.append(_entry(path, place.parent.as_posix()))
         except (JournalError, KeyError, TypeError, ValueError, AttributeError) as error:
             reason = error.what if isinstance(error, JournalError) else f"damaged journal ({error!r})"
-            unreadable.append((place, reason))
-        else:
-            entries.append(_Entry(row, place, age))
+            unreadable.append((place.as_posix(), reason.replace(str(path), place.as_posix())))
     if not entries:
         raise NoRunsError(f"none of the {len(paths)} journals below {folder} can be read: {unreadable[0][1]}")
-    return _settle(entries, unreadable)
+    return settled(entries, unreadable)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """One run found: its row, where it is, and when it ended (later is larger)."""
-
-    row: dict[str, Any]
-    place: str
-    age: float
-
-
-def _settle(entries: Iterable[_Entry], excluded: Iterable[tuple[str, str]] = ()) -> RawRuns:
-    """One row a run_id; finished runs without a usable loss become diverged or are left out."""
-    left_out = list(excluded)
-    kept: dict[str, _Entry] = {}
-    usable = []
-    for entry in entries:
-        row = entry.row
-        if row["state"] == "finished" and not _finite(row.get("loss", 0.0)):
-            row = {**row, "state": "diverged"}
-        missing = [name for name in ("tokens", "loss") if row.get(name) is None]
-        if row["state"] == "finished" and missing:
-            left_out.append((str(row["run_id"]), f"finished without {' and '.join(missing)}"))
-        else:
-            usable.append(_Entry(row, entry.place, entry.age))
-    for entry in sorted(usable, key=lambda entry: (entry.row["state"] == "finished", entry.age), reverse=True):
-        run_id = str(entry.row["run_id"])
-        if run_id in kept:
-            left_out.append((run_id, f"{entry.row['state']} run at {entry.place}: {kept[run_id].place} has its run_id"))
-        else:
-            kept[run_id] = entry
-    settled = sorted(kept.values(), key=lambda entry: entry.age)
-    index = pd.Index([entry.place for entry in settled], name="run", dtype=object)
-    frame = pd.DataFrame([entry.row for entry in settled], index=index, dtype=object)
-    return RawRuns(frame, tuple(left_out))
-
-
-def _search(client: MlflowClient, experiment: str, place: str) -> list[Any]:
-    known = client.get_experiment_by_name(experiment)
-    if known is None or known.lifecycle_stage != "active":
-        names = [found.name for found in _pages(client.search_experiments)]
-        near = difflib.get_close_matches(experiment, names, n=len(names), cutoff=0.5)
-        listed = near + [name for name in names if name not in near]
-        raise NoRunsError(
-            f"no experiment {experiment!r} in {place}", allowed=", ".join(listed) or "none, the store is empty"
-        )
-    return _pages(client.search_runs, experiment_ids=[known.experiment_id])
-
-
-def _pages(search: Any, **arguments: Any) -> list[Any]:
-    found: list[Any] = []
-    token = None
-    while True:
-        page = search(**arguments, max_results=_PAGE, page_token=token)
-        found.extend(page)
-        token = page.token
-        if not token:
-            return found
-
-
-def _result(name: str) -> bool:
-    return name in COLUMNS and COLUMNS[name].result
-
-
-def _finite(value: Any) -> bool:
-    return value is None or not isinstance(value, float) or (math.isfinite(value) and abs(value) < MLFLOW_INFINITY)
+def _entry(path: Path, place: str) -> Entry:
+    journal = read_journal(path)
+    row = {**journal.row, "run_id": journal.run_id}
+    origin = journal.start["config"].get("continues")  # <run_id>@<step>:<digest>
+    if isinstance(origin, str):
+        row.setdefault("training_run", origin.rpartition("@")[0])
+    age = float(next(record["time"] for record in reversed(journal.records) if record["event"] != "metrics"))
+    return Entry(row, place, age, str(journal.start["config_hash"]))
 
 
 def _text(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from bayeslaw.completion import completed
 from bayeslaw.errors import NoRunsError, RunTableError
+from bayeslaw.found import RawRuns
+from bayeslaw.mlflow_runs import MLFLOW_PREFIX
 from bayeslaw.rows import Mask, Rows, as_text
 from bayeslaw.schema import (
     BASELINE,
@@ -24,7 +27,6 @@ from bayeslaw.schema import (
     REQUIRED,
     STATES,
 )  # fmt: skip
-from bayeslaw.sources import MLFLOW_PREFIX, RawRuns
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +60,7 @@ def checked(raw: RawRuns, source: str) -> tuple[pd.DataFrame, pd.DataFrame, tupl
     _check_duplicates(rows, runs)
     _check_training_runs(rows, runs)
     frame = pd.DataFrame(excluded, columns=["run_id", "reason"], dtype="str")
-    return _finish(runs), frame, notes + flops_notes
+    return _finish(runs), frame, raw.notes + notes + flops_notes
 
 
 def _named(raw: RawRuns, source: str) -> Rows:
@@ -93,12 +95,14 @@ def _named(raw: RawRuns, source: str) -> Rows:
 def _finished(rows: Rows, excluded: list[tuple[str, str]]) -> tuple[Rows, list[tuple[str, str]]]:
     """Only finished runs; the others join the excluded with their state as the reason."""
     finished = (rows.frame["state"] == "finished").to_numpy()
-    for index in np.flatnonzero(~finished):
-        row = rows.frame.iloc[index]
-        loss = "" if pd.isna(row.get("loss")) and row["state"] != "diverged" else f", loss {row.get('loss')}"
-        name = row.get("run_id")
-        place = f"{rows.unit} {rows.labels[index]}"  # not row-N, which numbers the runs that stay
-        excluded.append((place if pd.isna(name) else str(name), f"state {row['state']}{loss}"))
+    if not finished.all():
+        left = np.flatnonzero(~finished)
+        nothing = pd.Series(np.nan, index=rows.frame.index)
+        columns = (rows.frame.get(name, nothing).iloc[left] for name in ("run_id", "state", "loss"))
+        for index, name, state, loss in zip(left, *columns, strict=True):
+            found = "" if pd.isna(loss) and state != "diverged" else f", loss {loss}"
+            place = f"{rows.unit} {rows.labels[index]}"  # not row-N, which numbers the runs that stay
+            excluded.append((place if pd.isna(name) else str(name), f"state {state}{found}"))
     if not finished.any():
         raise _nothing_left(rows.source, excluded)
     return rows.pick(finished), excluded
@@ -119,7 +123,7 @@ def _typed(rows: Rows) -> pd.DataFrame:
     for column in rows.frame:
         name, values = str(column), rows.frame[column]
         if name in COLUMNS and COLUMNS[name].kind == "text":
-            typed[name] = pd.array([*map(as_text, values)], dtype="str")
+            typed[name] = pd.array([*map(_text, values)], dtype="str")
             continue
         if name not in COLUMNS and isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":
             typed[name] = values
@@ -127,7 +131,7 @@ def _typed(rows: Rows) -> pd.DataFrame:
         numbers, bad = _numbers(values)
         if name in COLUMNS:
             rows.refuse(name, bad, "is {!r}, not a number", do="write plain numbers, without units or separators")
-        typed[name] = _whole(numbers) if not bad.any() else pd.array([*map(as_text, values)], dtype="str")
+        typed[name] = _whole(numbers) if not bad.any() else pd.array([*map(_text, values)], dtype="str")
     return pd.DataFrame(typed, index=rows.frame.index).astype({name: np.float64 for name in typed if _is_number(name)})
 
 
@@ -135,9 +139,21 @@ def _numbers(values: pd.Series[Any]) -> tuple[Floats, Mask]:
     """The values as floats, and which cells hold something else."""
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
         return values.to_numpy(dtype=np.float64, na_value=np.nan), np.zeros(len(values), dtype=bool)
-    numbers = [_number(value) for value in values]
+    cells = values.tolist()
+    kinds = set(map(type, cells))
+    if kinds == {float}:
+        return np.array(cells, dtype=np.float64), np.zeros(len(cells), dtype=bool)
+    if kinds == {str}:  # each text once, however often it comes
+        known = {text: _number(text) for text in set(cells)}
+        numbers = [known[text] for text in cells]
+    else:
+        numbers = list(map(_number, cells))
     bad = np.array([number is None for number in numbers], dtype=bool)
-    return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64), bad
+    return np.array(numbers, dtype=np.float64), bad  # None becomes NaN
+
+
+def _text(value: Any) -> str | None:
+    return value.strip() if type(value) is str else as_text(value)
 
 
 def _number(value: Any) -> float | None:
@@ -220,12 +236,17 @@ def _in_full(column: str) -> str | None:
     return None
 
 
+def missing_columns(present: Iterable[str]) -> list[str]:
+    """What the law needs of a table with these columns, and neither is there nor can be computed."""
+    names = set(present)
+    needed = REQUIRED if _LOOPED & names else PLAIN
+    computable = {*PARTITION} <= names and bool({"d_model", "width_scale"} & names)
+    return [name for name in needed if name not in names and not (computable and name in COUNTS)]
+
+
 def _check_columns(rows: Rows, runs: pd.DataFrame) -> None:
     """All columns present that the law needs and that cannot be computed."""
-    present = set(runs.columns)
-    needed = REQUIRED if _LOOPED & present else PLAIN
-    computable = {*PARTITION} <= present and bool({"d_model", "width_scale"} & present)
-    missing = [name for name in needed if name not in present and not (computable and name in COUNTS)]
+    missing = missing_columns(map(str, runs.columns))
     if not missing:
         return
     kind = "param or metric" if rows.source.startswith(MLFLOW_PREFIX) else "column"
@@ -247,8 +268,12 @@ def _check_duplicates(rows: Rows, runs: pd.DataFrame) -> None:
     """No run twice."""
     same = _first_repeated(runs["run_id"])
     rows.refuse("run_id", same, "is {} in each", allowed="one row a run", do="drop or rename the copies")
-    same = _first_repeated(runs.drop(columns=["run_id", "source"]).astype("str").fillna("").agg("\n".join, axis=1))
+    content = runs.drop(columns=["run_id", "source"])
+    content = content.fillna(dict.fromkeys(content.select_dtypes("str"), ""))
+    same = content.duplicated(keep=False).to_numpy()
     if same.any():
+        kinds = content.groupby(list(content), dropna=False).ngroup().to_numpy()
+        same = same & (kinds == kinds[int(same.argmax())])
         raise RunTableError(
             f"{rows.source}, {rows.at(same)}: the same run (all columns agree but run_id)",
             allowed="one row a run; replicates differ in the column seed",

@@ -68,6 +68,11 @@ def filter_runs(frame: pd.DataFrame, where: str) -> NDArray[np.bool_]:
         raise UsageError(f"--where cannot be read: {_NESTING}", allowed=_GRAMMAR) from error
 
 
+def columns_of(where: str) -> set[str]:
+    """The names in a filter that `filter_runs` has taken."""
+    return {node.id for node in ast.walk(ast.parse(where.strip(), mode="eval")) if isinstance(node, ast.Name)}
+
+
 class _Filter:
     """Walks the parsed filter over one frame."""
 

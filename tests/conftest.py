@@ -21,6 +21,14 @@ _STATE = hashlib.sha256(b"".join(path.read_bytes() for path in _KERNELS if b"nji
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"bayeslaw-kernels-{_STATE}"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """What is read from MLflow is cached apart from what the person has cached."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def isodepth_fit():
     """The posterior of the shipped baseline runs under the additive law."""

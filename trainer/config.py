@@ -203,8 +203,10 @@ class TrainConfig:
     def row(self) -> dict[str, Any]:
         """Run-table columns known before the run, see `bayeslaw.schema.COLUMNS`; device columns excepted."""
         architecture = self.architecture
+        continues = {"training_run": self.continues.rpartition("@")[0]} if self.continues else {}
         return {
             "run_id": self.run_id,
+            **continues,
             "recipe": self.recipe,
             "seed": self.seed,
             "recurrences": self.model.recurrences,

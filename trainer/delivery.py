@@ -283,9 +283,9 @@ def end_as_killed(client: MlflowClient, run_id: str, when: int) -> None:
     """Say that a run ended at ``when``, in milliseconds since 1970, without saying so itself."""
     from mlflow.entities import RunTag
 
-    tags = [RunTag(schema.TAG_STATE, "killed"), RunTag(schema.TAG_UPDATED, str(milliseconds(time.time())))]
-    client.log_batch(run_id, tags=tags)
     client.set_terminated(run_id, STATUS["killed"], when)
+    tags = [RunTag(schema.TAG_STATE, "killed"), RunTag(schema.TAG_UPDATED, str(milliseconds(time.time())))]
+    client.log_batch(run_id, tags=tags)  # last: who asks what has changed must not miss the status
 
 
 def _arrived(entry: Entry) -> dict[str, str]:

@@ -17,6 +17,7 @@ import bayeslaw
 from bayeslaw.errors import BayeslawError, UsageError
 from bayeslaw.files import require_writable
 from bayeslaw.schema import SCHEMA_VERSION
+from bayeslaw.texts import printable as printable  # verbs take it from here
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -42,11 +43,6 @@ def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[st
         ]
         out.append("  ".join(cells).rstrip())
     return out
-
-
-def printable(text: str) -> str:
-    """The text with control characters (terminal escapes among them) shown instead of sent."""
-    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
 
 
 def note(text: str) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import lzma
-import os
-import shutil
-import tarfile
 from importlib import resources
 from pathlib import Path
 from typing import IO
 
-from bayeslaw import datasets
+from bayeslaw import datasets, packing
 from bayeslaw.errors import BayeslawError, NoRunsError, UsageError
-from bayeslaw.files import written_whole
 from bayeslaw.journal import FILE_NAME, find_journals
 
 
@@ -51,23 +46,14 @@ def unpack_journals(study: str, folder: Path) -> int:
 
 def extract(archive: IO[bytes], folder: Path) -> int:
     """Unpack an archive of journals that `pack` wrote; parameters and errors as for `unpack_journals`."""
-    folder = folder.expanduser().absolute()
-    if os.path.lexists(folder):
-        raise UsageError(f"{folder} exists", allowed="a folder that does not exist yet", do="choose another --out")
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        partial.mkdir(parents=True)
-        with tarfile.open(fileobj=archive, mode="r:xz") as packed:
-            # Links, devices and paths that lead out of the folder are refused.
-            packed.extractall(partial, filter="data")
-        partial.rename(folder)
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise BayeslawError(f"the archive of journals is damaged: {error}", do="install bayeslaw again") from error
-    except OSError as error:
-        raise BayeslawError(f"cannot write {folder}: {error.strerror or error}", do="choose another --out") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return len(find_journals(folder))
+    with packing.new_folder(folder) as partial:
+        try:
+            packing.unpack(archive, partial)
+        except packing.PackedError as error:
+            raise BayeslawError(
+                f"the archive of journals is damaged: {error.what}", do="install bayeslaw again"
+            ) from error
+        return len(find_journals(partial))
 
 
 def pack(folder: Path, archive: Path) -> int:
@@ -95,10 +81,5 @@ def pack(folder: Path, archive: Path) -> int:
     journals = sorted((folder / "runs").glob(f"*/{FILE_NAME}"))
     if not journals:
         raise NoRunsError(f"no runs/RUN/{FILE_NAME} in {folder}", do="name the --out folder of a sweep")
-    with written_whole(archive) as partial, tarfile.open(partial, "w:xz", preset=9) as packed:
-        for journal in journals:
-            entry = tarfile.TarInfo(journal.relative_to(folder).as_posix())
-            entry.size = journal.stat().st_size
-            with journal.open("rb") as content:
-                packed.addfile(entry, content)
+    packing.pack(folder, [journal.relative_to(folder).as_posix() for journal in journals], archive)
     return len(journals)

@@ -153,23 +153,17 @@ def link(name: str, target: str) -> tarfile.TarInfo:
     "archive",
     [
         lambda: packed((tarfile.TarInfo("../escaped/journal.jsonl"), b"{}")),
+        lambda: packed((tarfile.TarInfo("/tmp/journal.jsonl"), b"{}")),
         lambda: packed((link("runs", "/tmp"), b"")),
         lambda: io.BytesIO(b"no archive"),
         lambda: io.BytesIO((resources.files(datasets) / archive_name("desk")).read_bytes()[:-3000]),
     ],
-    ids=["out of the folder", "a link", "no archive", "cut off"],
+    ids=["out of the folder", "absolute", "a link", "no archive", "cut off"],
 )
 def test_a_bad_archive_leaves_nothing(tmp_path, archive):
     with pytest.raises(BayeslawError, match="damaged"):
         extract(archive(), tmp_path / "in" / "out")
     assert [path for path in tmp_path.rglob("*") if path.name != "in"] == []
-
-
-def test_an_absolute_path_stays_in_the_folder(tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    entry = tarfile.TarInfo(f"{elsewhere}/journal.jsonl")
-    extract(packed((entry, b"{}")), tmp_path / "out")
-    assert not elsewhere.exists()
 
 
 def test_packing_is_the_inverse_and_repeats_itself(unpacked, tmp_path):

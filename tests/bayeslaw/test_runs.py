@@ -90,6 +90,17 @@ def test_any_trainable_architecture_is_completed_as_it_counts_itself():
         assert row["flops_per_token"] == design.flops_per_token
 
 
+def test_an_architecture_is_made_once_however_many_runs_have_it(monkeypatch):
+    made = []
+    check = Architecture.__post_init__
+    monkeypatch.setattr(Architecture, "__post_init__", lambda self: (made.append(self), check(self)))
+    frame = pd.concat(
+        [published(rows=4).assign(seed=seed, run_id=[f"{seed}/{n}" for n in range(4)]) for seed in range(9)]
+    )
+    assert len(validate(frame, source="t").runs) == 36
+    assert len(made) == 4
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 3, 4])
 def test_the_lanes_of_hyperconnections_follow_from_the_count(lanes):
     design = Architecture(

@@ -1,13 +1,15 @@
 import json
 import math
 import socket
+import time
 
 import pandas as pd
 import pytest
 
-from bayeslaw import sources, store
+from bayeslaw import mlflow_rows, store
 from bayeslaw.datasets import load_dataset
 from bayeslaw.errors import NoRunsError, RunTableError, TrackingError, UsageError
+from bayeslaw.inputs import inputs_of
 from bayeslaw.journal import JournalWriter
 from bayeslaw.runs import load_runs
 from bayeslaw.schema import COLUMNS
@@ -124,11 +126,11 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 # Journals
 
 
-def journal(folder, index=0, *, state="finished", run_id=None, **changes):
+def journal(folder, index=0, *, state="finished", run_id=None, config_hash=None, **changes):
     row, results = published(index)
     row["run_id"] = run_id or row["run_id"]
     writer = JournalWriter(folder)
-    writer.start(study="s", config={}, config_hash="0", versions={}, row=row)
+    writer.start(study="s", config={}, config_hash=config_hash or row["run_id"], versions={}, row=row)
     writer.metrics(1, {"train/loss": 10.0})
     if state != "running":
         writer.end(state=state, row={**results, **changes})
@@ -162,8 +164,8 @@ def test_journals_that_did_not_end_well(tmp_path):
     assert reasons["baseline/1/12/4.64e+17"] == "state diverged, loss 1.797e+308"
     assert reasons["baseline/2/6/4.64e+17"].startswith("state failed")
     assert reasons["baseline/2/8/4.64e+17"] == "finished without loss"
-    assert "no start record" in reasons[str(tmp_path)]
-    assert "damaged journal" in reasons[str(tmp_path / "g")]
+    assert reasons["journal.jsonl"] == "journal.jsonl has no start record"
+    assert "damaged journal" in reasons["g/journal.jsonl"]
 
 
 def test_the_newest_finished_of_one_run_id_is_taken(tmp_path):
@@ -173,7 +175,10 @@ def test_the_newest_finished_of_one_run_id_is_taken(tmp_path):
     table = load_runs(tmp_path)
     assert list(table.runs["loss"]) == [2.8]
     assert list(table.excluded["run_id"]) == ["x", "x"]
-    assert all(f"{tmp_path / 'new'} has its run_id" in reason for reason in table.excluded["reason"])
+    assert list(table.excluded["reason"]) == [
+        "finished run at old: new has its run_id",
+        "failed run at newest: new has its run_id",
+    ]
 
 
 def test_folders_without_usable_journals(tmp_path):
@@ -236,7 +241,7 @@ def test_mlflow_gives_back_what_was_logged(mlflow_store, monkeypatch):
         table.runs.drop(columns="source"), expected.runs.drop(columns=["source", "read_from"]), check_like=True
     )
     assert set(table.runs["source"]) == {"mlflow:study"}
-    monkeypatch.setattr(sources, "_PAGE", 3)
+    monkeypatch.setitem(mlflow_rows.rows_of.__kwdefaults__, "size", 3)
     assert mlflow_store.load(where="width_scale > 6").data_hash != expected.data_hash
     assert len(mlflow_store.load().runs) == 4
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store.uri)
@@ -280,6 +285,128 @@ def test_mlflow_duplicates(mlflow_store):
         table.excluded["reason"][1],
     ]
     assert table.excluded["reason"][1].startswith("failed run at ")
+
+
+def test_one_config_counts_once_whatever_its_runs_are_called(mlflow_store, tmp_path):
+    old = mlflow_store.log(0, tags={"bayeslaw.run_id": "first", "bayeslaw.config_hash": "c"}, loss=2.9)
+    new = mlflow_store.log(0, tags={"bayeslaw.run_id": "second", "bayeslaw.config_hash": "c"}, loss=2.8)
+    mlflow_store.client.set_terminated(new, "FINISHED", end_time=2**42)
+    other = mlflow_store.log(0, tags={"bayeslaw.run_id": "second", "bayeslaw.config_hash": "d"}, loss=2.7)
+    mlflow_store.log(1, tags={"bayeslaw.config_hash": "e"})
+    table = mlflow_store.load()
+    assert list(table.runs["loss"][table.runs["run_id"] == "second"]) == [2.8]
+    assert len(table.runs) == 2
+    assert sorted(table.excluded.itertuples(index=False, name=None)) == [
+        ("first", f"finished run at {old}: {new} has its config hash c and the run_id second"),
+        ("second", f"finished run at {other}: {new} has its run_id, with another config hash (c, not d)"),
+    ]
+    journal(tmp_path / "s" / "a", 0, run_id="first", config_hash="c", loss=2.9)
+    journal(tmp_path / "s" / "b", 0, run_id="second", config_hash="c", loss=2.8)
+    table = load_runs(tmp_path / "s")
+    assert list(table.runs["loss"]) == [2.8]
+    assert list(table.excluded["reason"]) == ["finished run at a: b has its config hash c and the run_id second"]
+
+
+def test_the_parent_of_a_sweep_is_no_run(mlflow_store):
+    mlflow_store.log(0, tags={"bayeslaw.sweep": "p", "bayeslaw.run_id": None})
+    mlflow_store.log(1, tags={"bayeslaw.sweep": "p"})
+    table = mlflow_store.load()
+    assert list(table.runs["run_id"]) == [published(1)[0]["run_id"]]
+    assert table.excluded.empty
+
+
+def test_runs_that_fell_silent_are_named(mlflow_store):
+    mlflow_store.log(0)
+    beat = int(time.time() * 1000)
+    for index, silent in enumerate((0, 50, 70, 80, 90, 100), start=1):
+        tags = {"bayeslaw.state": "running", "bayeslaw.heartbeat": str(beat - silent * 60_000)}
+        mlflow_store.log(index, status="RUNNING", tags=tags)
+    tags = {"bayeslaw.state": "finished", "bayeslaw.heartbeat": "1"}
+    mlflow_store.log(7, tags=tags)
+    (note,) = mlflow_store.load().notes
+    assert note.startswith("4 runs say that they are running and were not heard of for 1 hour or more")
+    assert f"{published(3)[0]['run_id']}, " in note
+    assert published(2)[0]["run_id"] not in note
+    assert " and 1 more)" in note
+    assert "`bayeslaw runs close mlflow:study`" in note
+
+
+def test_a_run_that_goes_on_from_another_is_one_training_run_with_it(mlflow_store, tmp_path):
+    row = published(0)[0]
+    for number, origin in enumerate((None, "run-0", "run-1", None)):
+        config = {} if origin is None else {"continues": f"{origin}@100:0123456789abcdef"}
+        params = row if origin is None else {**row, "training_run": origin}
+        tags = {"bayeslaw.run_id": f"run-{number}", "bayeslaw.config_hash": str(number)}
+        mlflow_store.log(0, tags=tags, params=params, tokens=1e9 * (number + 1))
+        writer = JournalWriter(tmp_path / "s" / str(number))
+        start = {**row, "run_id": f"run-{number}"}
+        writer.start(study="s", config=config, config_hash=str(number), versions={}, row=start)
+        writer.end(state="finished", row={**published(0)[1], "tokens": 1e9 * (number + 1)})
+        writer.close()
+    for table in (mlflow_store.load(), load_runs(tmp_path / "s")):
+        names = dict(zip(table.runs["run_id"], table.runs["training_run"], strict=True))
+        assert pd.isna(names.pop("run-3"))
+        assert names == dict.fromkeys(("run-0", "run-1", "run-2"), "run-0")
+        assert "3 runs are checkpoints of 1 training runs (column training_run)" in table.notes
+        groups = inputs_of(table.runs, injection_in="once").run
+        assert [list(groups.index).count(level) for level in range(len(groups.levels))] == [3, 1]
+
+
+def test_flops_that_were_logged_wrongly_are_told(mlflow_store):
+    row = published(0)[0]
+    run = mlflow_store.log(0, params={**row, "flops_per_token": str(row["flops_per_token"] * 2)})
+    mlflow_store.log(1)
+    first, second = mlflow_store.load().notes
+    assert first == f"flops_per_token differs from that of the architecture by up to 100.0% (run {run})"
+    assert second == f"flops differs from tokens x flops_per_token by up to 50.0% (run {run})"
+
+
+NASTY = ["it's", 'say "x"', "<script>alert(1)</script>", "\x1b[31mred\x07", "'; DROP TABLE runs; --", "a' OR '1'='1"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "mlflow", "journals"])
+def test_names_are_data(mlflow_store, tmp_path, kind):
+    frame = pd.DataFrame({"run_id": NASTY, "n": 10_000_000, "tokens": 1e9, "loss": [3.4 + i / 10 for i in range(6)]})
+    frame["recipe"] = NASTY
+    source = {"source": tmp_path / "t.csv"}
+    if kind == "csv":
+        frame.to_csv(tmp_path / "t.csv", index=False)
+    elif kind == "mlflow":
+        for row in frame.to_dict("records"):
+            results = {name: row.pop(name) for name in ("tokens", "loss")}
+            tags = {"bayeslaw.run_id": row.pop("run_id"), "bayeslaw.config_hash": row["recipe"]}
+            mlflow_store.log(0, tags=tags, params=row, budget=None, flops=None, **results)
+        source = {"source": "mlflow:study", "tracking_uri": mlflow_store.uri}
+    else:
+        source = {"source": tmp_path / "s"}
+        for number, row in enumerate(frame.to_dict("records")):
+            results = {name: row.pop(name) for name in ("tokens", "loss")}
+            writer = JournalWriter(tmp_path / "s" / str(number))
+            writer.start(study="s", config={}, config_hash=str(number), versions={}, row=row)
+            writer.end(state="finished", row=results)
+            writer.close()
+    for _ in range(2):
+        table = load_runs(**source)
+        assert sorted(table.runs["run_id"]) == sorted(NASTY)
+        assert "\x1b" not in str(table)
+        assert "\\x1b[31mred\\x07" in str(table)
+        for name in NASTY:
+            found = load_runs(**source, where=f"recipe == {name!r} and state == 'finished'")
+            assert list(found.runs["run_id"]) == [name]
+
+
+def test_a_filter_sees_finished_runs_alone(mlflow_store):
+    mlflow_store.log(0)
+    mlflow_store.log(1, status="RUNNING")
+    where = "recurrences in (1, 4) and budget >= 1e17 and state == 'finished'"
+    assert len(mlflow_store.load(where=where).runs) == 1
+    with pytest.raises(NoRunsError, match="1 others are excluded whatever a filter says") as error:
+        mlflow_store.load(where="state == 'running'")
+    assert error.value.exit_code == 4
+    assert "and the excluded ones with their states" in error.value.do
+    with pytest.raises(NoRunsError) as error:
+        mlflow_store.load(where="recurrences == 3")
+    assert "whatever" not in error.value.what
 
 
 def test_mlflow_experiments_of_other_people(mlflow_store):
