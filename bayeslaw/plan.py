@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bayeslaw.errors import JournalError, UsageError
 from bayeslaw.files import written_whole
-from bayeslaw.schema import SCHEMA_VERSION
+from bayeslaw.schema import COLUMNS, SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class PlannedRun:
     config : dict
         All that decides the run's result, as the trainer takes it; no host, path or time.
     row : dict
-        Run-table columns known beforehand, ``tokens`` and ``flops`` as planned.
+        Run-table columns known beforehand, ``tokens`` and ``flops`` as planned; and two that are no columns:
+        ``memory``, bytes that the run takes on one device, and ``hours``, of one device, where its speed is known.
     """
 
     config: dict[str, Any]
@@ -38,6 +39,16 @@ class PlannedRun:
     def config_hash(self) -> str:
         """Identity of the run."""
         return config_hash(self.config)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return str(self.row["run_id"])
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The run-table columns known before the run; what it is to reach is no result."""
+        return {name: value for name, value in self.row.items() if name in COLUMNS and not COLUMNS[name].result}
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,45 @@ class Plan:
     def flops(self) -> float:
         """Planned training FLOPs of all runs."""
         return float(sum(run.row["flops"] for run in self.runs))
+
+    @property
+    def hours(self) -> float | None:
+        """Expected device hours of all runs, None where the speed of one is not known."""
+        known = [run.row["hours"] for run in self.runs if run.row.get("hours") is not None]
+        return float(sum(known)) if len(known) == len(self.runs) else None
+
+    @property
+    def sweep(self) -> str:
+        """Identity of the sweep: the first sixteen digits of the plan's hash."""
+        return str(self.as_dict()["plan_hash"])[:16]
+
+    def timed(self, seconds: Callable[[float], float]) -> Plan:
+        """The plan with the expected hours of its runs.
+
+        Parameters
+        ----------
+        seconds : callable
+            Device seconds of a token, of its FLOPs.
+        """
+        return Plan(
+            self.study,
+            tuple(
+                PlannedRun(
+                    run.config,
+                    run.row | {"hours": run.row["tokens"] * seconds(run.row["flops_per_token"]) / 3600},
+                )
+                for run in self.runs
+            ),
+        )
+
+    @property
+    def longest_first(self) -> Plan:
+        """The same runs with the longest first, by expected hours where all are known, else by FLOPs.
+
+        Many workers are then done sooner: in the plan's own order the longest runs are alone at the end.
+        """
+        length = "flops" if self.hours is None else "hours"
+        return replace(self, runs=tuple(sorted(self.runs, key=lambda run: run.row[length], reverse=True)))
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as its file holds it."""

@@ -36,6 +36,8 @@ MOST_PAUSE_SECONDS = 30.0
 DYING_SECONDS = 2.0
 PATIENCE_SECONDS = 20.0
 """How long it goes on trying at the end while nothing gets through."""
+FIRST_PATIENCE_SECONDS = 5.0
+"""The same for a store that has never answered."""
 
 
 class Followed:
@@ -183,7 +185,7 @@ class Courier:
             troubles = [self._trouble, *(followed.trouble for followed in self._followed.values())]
             if not any(trouble.failures for trouble in troubles):
                 since = time.monotonic()
-            elif time.monotonic() - since > PATIENCE_SECONDS:
+            elif time.monotonic() - since > (PATIENCE_SECONDS if self._client else FIRST_PATIENCE_SECONDS):
                 return False
             time.sleep(0.05)
 

@@ -27,6 +27,17 @@ def least_bytes(config: TrainConfig) -> int:
     return FLOAT_BYTES * (3 * parameters(config) + adamw)
 
 
+def estimated_bytes(config: TrainConfig) -> int:
+    """Bytes of a run on one device, roughly: weights, gradients, optimisers' state, the activations of one pass.
+
+    The pass is that of `sequences_at_once` on a GPU; on a CPU, where all sequences of a batch pass at once, a large run
+    takes more.
+    """
+    execution, sequences = Execution(), config.optimizer.batch_tokens // config.model.seq_len
+    at_once = sequences_at_once(config, execution, sequences, on_gpu=True)
+    return least_bytes(config) + round(_activations(config, execution, at_once))
+
+
 @contextlib.contextmanager
 def shortage_told(config: TrainConfig, execution: Execution, sequences: int, device: torch.device) -> Iterator[None]:
     """Turn a failed allocation inside the block into an error that says what the run takes.

@@ -221,9 +221,14 @@ def _taken(descriptor: int, kind: int) -> bool:
 
 
 def _renewed_elsewhere(path: Path) -> bool:
-    """Whether a process of another machine, whose locks are not seen here, has renewed its claim lately."""
+    """Whether a process of another machine, whose locks are not seen here, has renewed its claim lately.
+
+    One of this process's own job is none: the job was requeued, and came back elsewhere.
+    """
     by = holder(path.parent, path.name)
-    return by is not None and not by.here and time.time() - path.stat().st_mtime < STALE_SECONDS
+    if by is None or by.here or (by.job is not None and by.job == _job()):
+        return False
+    return time.time() - path.stat().st_mtime < STALE_SECONDS
 
 
 def _renew(path: Path, released: threading.Event) -> None:

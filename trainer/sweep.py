@@ -1,254 +1,36 @@
-"""Iso-FLOP grids: plan them, and run a plan one run after another, skipping what is finished."""
+"""A worker: walks a plan, takes what is left and nobody else is at, trains it, and goes on until nothing is left.
+
+Any number of workers share a plan by claims alone, wherever they run. Without torch until something is trained.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayeslaw.errors import JournalError, UsageError
 from bayeslaw.journal import FILE_NAME
-from bayeslaw.plan import Plan, PlannedRun, require_study
+from bayeslaw.plan import Plan, PlannedRun
+from trainer import attempts
+from trainer.attempts import CANCELLED, RETRIES, SWEEP
 from trainer.checks import require_count
-from trainer.config import BudgetError, TrainConfig
 from trainer.data import HUB_CORPORA, load_corpus, on_this_machine
 from trainer.execution import Execution
-from trainer.layering import TARGETS, layered
-from trainer.loop import train, with_digest
-from trainer.presets import PRESETS, Preset, preset
-from trainer.rundir import BusyError, reason, run_directory, settled
+from trainer.presets import PRESETS
+from trainer.rundir import SETTLED, BusyError, claimed, reason, run_directory
+from trainer.standing import GIVEN_UP, LEFT, RUNNING, Standing, standing
 from trainer.tracking import Tracking
+from trainer.watch import Watch
 
 BUSY = "busy"
-MIN_STEPS = 20
-"""A run of fewer optimiser steps says nothing about the law."""
 
-
-def plan_grid(
-    *,
-    study: str,
-    budgets: Sequence[float],
-    widths: Sequence[int],
-    recurrences: Sequence[int],
-    unrolled_layers: int = 4,
-    recipes: Sequence[str] = ("baseline",),
-    seeds: Sequence[int] = (0,),
-    min_steps: int = MIN_STEPS,
-    left_out: Callable[[str], None] | None = None,
-    **fields: Any,
-) -> Plan:
-    """An iso-FLOP grid at one effective depth: every recipe x r x budget x width x seed, cheapest budget first.
-
-    For r = 1 all recipes are the same plain transformer: it is planned for the first of them only.
-
-    Parameters
-    ----------
-    study : str
-        MLflow experiment of the runs.
-    budgets : sequence of float
-        Training FLOPs.
-    widths : sequence of int
-        d_model.
-    recurrences : sequence of int
-        r; each divides ``unrolled_layers``, and the shared block has ``unrolled_layers / r`` layers.
-    unrolled_layers : int
-        Layers of the recurrent part when unrolled.
-    recipes : sequence of str
-        Those of `trainer.presets.RECIPES` set their fields; any other name is a label.
-    seeds : sequence of int
-        More than one plans replicates.
-    min_steps : int
-        A cell of fewer optimiser steps is left out.
-    left_out : callable, optional
-        Told of every cell that is left out; stderr by default.
-    **fields
-        Further fields of `trainer.config.TrainConfig`, the same for all runs.
-
-    Raises
-    ------
-    UsageError
-        A value that cannot be trained, an empty axis, no cell of ``min_steps``, or a study without a name.
-    """
-    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "recipes": recipes, "seeds": seeds}
-    for name, values in axes.items():
-        _require_each_once(name, values)
-    cells = tuple(
-        {"recipe": recipe, "recurrences": r, "d_model": width, "budget": budget, "seed": seed}
-        for recipe in recipes
-        for r in recurrences
-        for budget in budgets
-        for width in widths
-        for seed in seeds
-        if r != 1 or recipe == recipes[0]
-    )
-    require_count("unrolled_layers", unrolled_layers)
-    family = Preset("grid", "a grid", unrolled_layers, {}, cells)
-    return _plan(family, cells, study, min_steps, left_out, fields)
-
-
-def plan_preset(
-    name: str,
-    *,
-    study: str,
-    budgets: Sequence[float] | None = None,
-    widths: Sequence[int] | None = None,
-    recurrences: Sequence[int] | None = None,
-    recipes: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    min_steps: int = MIN_STEPS,
-    left_out: Callable[[str], None] | None = None,
-    **changes: Any,
-) -> Plan:
-    """The grid of a preset or a part of it, cheapest budget first.
-
-    Parameters
-    ----------
-    name : str
-        One of `trainer.presets.PRESETS`.
-    study, min_steps, left_out
-        As for `plan_grid`.
-    seeds : sequence of int, optional
-        Every cell with each of them; by default those of the preset.
-    budgets, widths, recurrences, recipes : sequence, optional
-        The part of the grid to plan; all of it by default.
-    **changes
-        Fields of `trainer.config.TrainConfig` that take the place of the preset's.
-
-    Raises
-    ------
-    UsageError
-        An unknown preset, a part that it does not have, a value that cannot be trained, or a study without a name.
-    """
-    family = preset(name)
-    cells = family.cells
-    axes = {"budgets": budgets, "widths": widths, "recurrences": recurrences, "recipes": recipes}
-    for (axis, chosen), field in zip(axes.items(), ("budget", "d_model", "recurrences", "recipe"), strict=True):
-        if chosen is None:
-            continue
-        _require_each_once(axis, chosen)
-        there = dict.fromkeys(cell[field] for cell in family.cells if field in cell)
-        for value in chosen:
-            if value not in there:
-                allowed = ", ".join(map(str, there)) or f"no {axis}: the preset has a target of its own"
-                raise UsageError(f"{axis}: {value} in the preset {name}", allowed=allowed)
-        cells = tuple(cell for cell in cells if cell[field] in chosen)
-    if not cells:
-        raise UsageError(f"no run of the preset {name} is in all the parts chosen", do="choose fewer parts, or others")
-    if seeds is not None:
-        _require_each_once("seeds", seeds)
-        alone = [{name: value for name, value in cell.items() if name != "seed"} for cell in cells]
-        different = [cell for place, cell in enumerate(alone) if cell not in alone[:place]]
-        cells = tuple(cell | {"seed": seed} for cell in different for seed in seeds)
-    return _plan(family, cells, study, min_steps, left_out, changes)
-
-
-def plan_cells(
-    cells: Sequence[Mapping[str, Any]],
-    *,
-    study: str,
-    preset_name: str | None = None,
-    unrolled_layers: int | None = None,
-    **changes: Any,
-) -> Plan:
-    """A plan of runs that are named one by one, in their order.
-
-    Parameters
-    ----------
-    cells : sequence of mapping
-        Each with ``recipe``, ``recurrences``, ``d_model`` and ``tokens``, an exact multiple of the batch; ``seed``
-        where it is not 0; ``budget``, FLOPs: where it buys these tokens the run aims at it, and so belongs to its cell
-        of a grid.
-    study : str
-        MLflow experiment of the runs.
-    preset_name : str, optional
-        One of `trainer.presets.PRESETS`, whose fields the runs have.
-    unrolled_layers : int, optional
-        Layers of the recurrent part when unrolled; the preset's, without one 4.
-    **changes
-        Fields of `trainer.config.TrainConfig` for all runs, in place of the preset's.
-
-    Raises
-    ------
-    UsageError
-        An unknown preset, a cell that lacks one of these fields or has others, a value that cannot be trained, a run
-        that comes twice, or a study without a name.
-    """
-    require_study(study)
-    needed, more = {"recipe", "recurrences", "d_model", "tokens"}, {"seed", "budget"}
-    for number, cell in enumerate(cells, start=1):
-        if not needed <= set(cell) <= needed | more:
-            raise UsageError(
-                f"cell {number} has {', '.join(cell)}", allowed=f"{', '.join(sorted(needed))}, and seed and budget"
-            )
-    for name in (*TARGETS, "seed", *sorted(needed)):
-        if name in changes:
-            raise UsageError(f"{name} for all cells", allowed="the cells' own")
-    if preset_name is None:
-        base = Preset("cells", "runs named one by one", 4 if unrolled_layers is None else unrolled_layers, {}, ())
-    elif unrolled_layers is None:
-        base = preset(preset_name)
-    else:
-        raise UsageError(f"unrolled_layers with the preset {preset_name}", allowed="the preset's own depth")
-    require_count("unrolled_layers", base.unrolled_layers)
-    return Plan(study, tuple(_planned(with_digest(_of_cell(base, changes, cell))) for cell in cells))
-
-
-def _of_cell(base: Preset, changes: Mapping[str, Any], cell: Mapping[str, Any]) -> TrainConfig:
-    """The config of one cell: aimed at its budget where that buys its tokens, else at its tokens."""
-    named = {name: value for name, value in cell.items() if name not in TARGETS}
-    config = layered(base, changes, named, {"tokens": cell["tokens"]})
-    if cell.get("budget") is None:
-        return config
-    aimed = layered(base, changes, named, {"budget": cell["budget"]})
-    return aimed if aimed.train_tokens == config.train_tokens else config
-
-
-def _require_each_once(name: str, values: Sequence[Any]) -> None:
-    if not values or len(set(values)) < len(values):
-        raise UsageError(f"{name} = {list(values)}", allowed="one or more values, each once")
-
-
-def _plan(
-    family: Preset,
-    cells: Iterable[Mapping[str, Any]],
-    study: str,
-    min_steps: int,
-    left_out: Callable[[str], None] | None,
-    fields: Mapping[str, Any],
-) -> Plan:
-    """The plan of a family's cells with further fields for all of them."""
-    require_study(study)
-    require_count("min_steps", min_steps)
-    for name in (*TARGETS, "seed"):
-        if name in fields:
-            raise UsageError(f"{name} in a grid", allowed="budgets and seeds: the tokens follow from the budgets")
-    tell = left_out or (lambda text: print(text, file=sys.stderr))
-    runs = []
-    for cell in sorted(cells, key=lambda cell: cell.get("budget", 0.0)):
-        try:
-            config = layered(family, cell, fields)
-        except BudgetError as error:
-            tell(f"left out: {error.what}")
-            continue
-        if config.steps < min_steps:
-            tell(f"left out: {config.run_id} would have {config.steps} steps, fewer than {min_steps}")
-        else:
-            runs.append(_planned(with_digest(config)))
-    if not runs:
-        raise UsageError(
-            f"no cell of the grid has {min_steps} optimiser steps",
-            allowed="larger budgets, smaller widths or a smaller batch",
-        )
-    return Plan(study, tuple(runs))
-
-
-def _planned(config: TrainConfig) -> PlannedRun:
-    row = config.row
-    tokens = config.train_tokens
-    return PlannedRun(config.to_dict(), row | {"tokens": tokens, "flops": float(tokens) * row["flops_per_token"]})
+Trained = Callable[[PlannedRun], tuple[str, dict[str, Any]]]
+"""What trains a planned run: gives its state, ``finished`` or ``diverged``, and its run-table row."""
 
 
 @dataclass(frozen=True)
@@ -259,12 +41,13 @@ class RunOutcome:
     ----------
     run_id : str
     state : str
-        ``finished``, ``diverged``, ``failed``, or ``busy`` while another process trains it.
+        ``finished``, ``diverged``, ``failed``, ``cancelled``, ``given up`` when it failed as often as it may, or
+        ``busy`` while another process trains it.
     row : dict
         Run-table row as far as known.
     run_dir : Path
     trained : bool
-        False when an earlier sweep had finished it, or another process is at it.
+        False when an earlier sweep had finished it, another process is at it, or it is not to be trained.
     seconds : float
         Wall time spent on it now.
     error : str, optional
@@ -282,6 +65,8 @@ class RunOutcome:
     def __str__(self) -> str:
         if self.state == BUSY:
             return f"{self.run_id}: being trained by another process, skipped"
+        if not self.trained and self.state == GIVEN_UP:
+            return f"{self.run_id}: given up, skipped; `bayeslaw sweep retry` has it tried again; {self.error}"
         if not self.trained:
             return f"{self.run_id}: {self.state} before, skipped"
         loss = f", loss {self.row['loss']:.4f}" if "loss" in self.row else ""
@@ -294,6 +79,26 @@ def unread(plan: Plan) -> list[str]:
     return [corpus for corpus in named if corpus in HUB_CORPORA and not on_this_machine(corpus)]
 
 
+def require_read(plan: Plan) -> None:
+    """Have all corpora of a plan on this machine before anything is trained.
+
+    Raises
+    ------
+    UsageError
+        One of `unread` cannot be downloaded.
+    """
+    for corpus in unread(plan):
+        try:
+            load_corpus(corpus)
+        except UsageError as error:
+            again = plan.study if plan.study in PRESETS else "NAME"
+            raise UsageError(
+                error.what,
+                allowed=error.allowed,
+                do=f"plan again with `bayeslaw sweep plan --preset {again} --corpus PATH`, or {error.do}",
+            ) from error
+
+
 def run_plan(
     plan: Plan,
     out: Path,
@@ -302,12 +107,13 @@ def run_plan(
     limit: int | None = None,
     quiet: bool = False,
     execution: Execution | None = None,
+    retries: int = RETRIES,
 ) -> list[RunOutcome]:
-    """Train the runs of a plan one after another into ``out/runs/``.
+    """Train the runs of a plan one after another in this process, into ``out/runs/``.
 
-    A run whose journal says that it came to its end with the same config is not trained again; any other attempt is
-    kept as ``journal.jsonl.<n>`` and the run begins anew. A run that fails does not stop the others, and one that
-    another process is training is left to it.
+    A run whose journal says that it came to its end with the same config is not trained again; one that was begun is
+    gone on with. A run that fails does not stop the others, and is tried again after them. One that another process is
+    training is left to it.
 
     Parameters
     ----------
@@ -317,11 +123,13 @@ def run_plan(
     tracking_uri : str, optional
         MLflow store that the journals are delivered to; without it the journals are all there is.
     limit : int, optional
-        Train at most so many runs now.
+        Train at most so many times now.
     quiet : bool
         Show no progress on stderr.
     execution : Execution, optional
         How the runs are carried out.
+    retries : int
+        A run that failed so often in a row is tried once more, and then given up.
 
     Returns
     -------
@@ -338,73 +146,142 @@ def run_plan(
     """
     if limit is not None:
         require_count("limit", limit)
-    for corpus in unread(plan):
-        try:
-            load_corpus(corpus)
-        except UsageError as error:
-            again = plan.study if plan.study in PRESETS else "NAME"
-            raise UsageError(
-                error.what,
-                allowed=error.allowed,
-                do=f"plan again with `bayeslaw sweep plan --preset {again} --corpus PATH`, or {error.do}",
-            ) from error
-    tracking = Tracking(tracking_uri) if tracking_uri else None
-    outcomes: list[RunOutcome] = []
-    for number, planned in enumerate(plan.runs, start=1):
-        if limit is not None and sum(outcome.trained for outcome in outcomes) >= limit:
-            break
-        outcome = _run(planned, plan.study, out, tracking, quiet, execution or Execution())
-        outcomes.append(outcome)
+    require_count("retries", retries, 0)
+    require_read(plan)
+
+    def tell(number: int, outcome: RunOutcome) -> None:
         if not quiet:
             print(f"[{number}/{len(plan.runs)}] {outcome}", file=sys.stderr, flush=True)
-    if tracking:
-        for outcome in outcomes:
-            # finished earlier, or while the store was away; a busy one is delivered by the process that trains it
-            if outcome.state != BUSY and (not outcome.trained or tracking.failed):
-                tracking.deliver(outcome.run_dir / FILE_NAME)
+
+    with Watch() as watch, Tracking(tracking_uri) if tracking_uri else contextlib.nullcontext() as tracking:
+        trained = trained_here(plan, out, tracking, execution or Execution(), quiet=quiet)
+        outcomes = work(plan, out, trained, watch=watch, retries=retries, limit=limit, tell=tell)
+        if tracking:
+            # finished earlier; a busy one is delivered by the process that trains it
+            tracking.follow(*(o.run_dir / FILE_NAME for o in outcomes if o.state in SETTLED and not o.trained))
     return outcomes
 
 
-def _run(
-    planned: PlannedRun, study: str, out: Path, tracking: Tracking | None, quiet: bool, execution: Execution
-) -> RunOutcome:
-    run_id = str(planned.row["run_id"])
-    run_dir = run_directory(out, run_id)
-    begun = time.monotonic()
-    if there := settled(run_dir, planned.config_hash):  # before the corpus is read
-        return RunOutcome(run_id, there.state, there.row, run_dir, trained=False, seconds=0.0)
+def trained_here(plan: Plan, out: Path, tracking: Tracking | None, execution: Execution, *, quiet: bool) -> Trained:
+    """What trains a run of the plan in this process."""
+
+    def trained(run: PlannedRun) -> tuple[str, dict[str, Any]]:
+        from trainer.config import TrainConfig
+        from trainer.loop import train
+
+        result = train(
+            TrainConfig.from_dict(run.config),
+            out,
+            study=plan.study,
+            sweep=plan.sweep,
+            tracking=tracking,
+            quiet=quiet,
+            execution=execution,
+        )
+        return result.state, result.row
+
+    return trained
+
+
+def work(
+    plan: Plan,
+    out: Path,
+    trained: Trained,
+    *,
+    watch: Watch,
+    retries: int,
+    limit: int | None = None,
+    tell: Callable[[int, RunOutcome], None],
+) -> list[RunOutcome]:
+    """Pass over the plan, take what is left, and pass again, until a pass finds nothing to take.
+
+    Parameters
+    ----------
+    plan, out, retries, limit
+        As for `run_plan`.
+    trained : callable
+        Trains one run.
+    watch : Watch
+        Hears who asks to stop.
+    tell : callable
+        Told of every outcome, with the run's number in the plan.
+
+    Returns
+    -------
+    The newest outcome of every planned run reached, in the plan's order.
+    """
+    outcomes: dict[str, RunOutcome] = {}
+    times, before = 0, -1
+    while before < times:
+        before = times
+        for number, run in enumerate(plan.runs, start=1):
+            if limit is not None and times >= limit:
+                break
+            known = outcomes.get(run.run_id)
+            if known and known.state in SETTLED:
+                continue
+            watch.heed()
+            outcome = _taken(run, out, trained, watch, retries)
+            times += outcome.trained
+            if known and known.trained and outcome.state == GIVEN_UP:
+                continue  # what it failed of says more
+            outcomes[run.run_id] = outcome
+            if known is None or outcome.trained or outcome.state != known.state:
+                tell(number, outcome)
+    return [outcomes[run.run_id] for run in plan.runs if run.run_id in outcomes]
+
+
+def _taken(run: PlannedRun, out: Path, trained: Trained, watch: Watch, retries: int) -> RunOutcome:
+    """The outcome of a run that is trained now if that is for this worker to do."""
+    run_dir = run_directory(out, run.run_id)
+    stands = standing(run, out, retries=retries)
+    if stands.state not in LEFT:
+        return _skipped(stands)
     try:
-        config = TrainConfig.from_dict(planned.config)
-        result = train(config, out, study=study, tracking=tracking, quiet=quiet, execution=execution)
-    except JournalError:
+        with claimed(run_dir, SWEEP):
+            stands = standing(run, out, retries=retries, mine=True)  # another may have had it meanwhile
+            if stands.state not in LEFT:
+                return _skipped(stands)
+            return _attempted(run, out, trained, watch, stands, retries)
+    except BusyError:
+        return RunOutcome(run.run_id, BUSY, run.known, run_dir, trained=False, seconds=0.0)
+
+
+def _skipped(stands: Standing) -> RunOutcome:
+    state = BUSY if stands.state == RUNNING else stands.state
+    return RunOutcome(stands.run_id, state, stands.row, stands.run_dir, trained=False, seconds=0.0, error=stands.error)
+
+
+def _attempted(
+    run: PlannedRun, out: Path, trained: Trained, watch: Watch, stands: Standing, retries: int
+) -> RunOutcome:
+    """Train a run that this process has claimed, and record how that went."""
+    run_dir, begun = stands.run_dir, time.monotonic()
+    attempts.begin(run_dir, step=stands.step, retries=retries)
+
+    def ended(state: str, error: str | None = None) -> float:
+        seconds = time.monotonic() - begun
+        step = standing(run, out, mine=True).step
+        attempts.record(run_dir, "end", state=state, step=step, seconds=seconds, error=error)
+        return seconds
+
+    try:
+        with watch.over((run_dir / CANCELLED).exists):
+            state, row = trained(run)
+    except BusyError:
+        ended(BUSY)
+        raise
+    except JournalError as error:
+        with contextlib.suppress(JournalError):  # most likely for the same reason
+            ended("failed", reason(error))
         raise
     except Exception as error:
-        known = {name: value for name, value in planned.row.items() if name not in ("tokens", "flops")}
-        busy = isinstance(error, BusyError)
-        state, seconds = BUSY if busy else "failed", time.monotonic() - begun
-        return RunOutcome(run_id, state, known, run_dir, not busy, seconds, reason(error))
-    return RunOutcome(run_id, result.state, result.row, run_dir, result.trained, time.monotonic() - begun)
-
-
-DEMO_BUDGETS = (1.25e10, 5e10)
-DEMO_WIDTHS = (12, 24, 36)
-
-
-def demo_plan(corpus: str = "stdlib", seed: int = 0) -> Plan:
-    """The 18 runs of the demo: r in {1, 2, 4} x two budgets x three widths, one effective depth of six layers."""
-    return plan_grid(
-        study="demo",
-        budgets=DEMO_BUDGETS,
-        widths=DEMO_WIDTHS,
-        recurrences=(1, 2, 4),
-        prelude_layers=1,
-        unrolled_layers=4,
-        coda_layers=1,
-        seq_len=32,
-        batch_tokens=256,
-        head_size=12,
-        seeds=(seed,),
-        corpus=corpus,
-        validation_tokens=32_768,
-        log_every=20,
-    )
+        why = reason(error)
+        return RunOutcome(run.run_id, "failed", run.known, run_dir, True, ended("failed", why), why)
+    except (KeyboardInterrupt, SystemExit):
+        if not watch.ended:
+            with contextlib.suppress(JournalError):
+                ended("killed")
+            raise
+        return RunOutcome(run.run_id, CANCELLED, run.known, run_dir, True, ended(CANCELLED))
+    return RunOutcome(run.run_id, state, row, run_dir, True, ended(state))

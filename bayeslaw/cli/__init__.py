@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from bayeslaw.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, BayeslawError
+from bayeslaw.texts import printable
 from bayeslaw.version import __version__
 
 VERBS = {
     "demo": "Train, track, fit, allocate and report, end to end, on this machine.",
     "data": "Tokenise and pack documents, and check packed shards.",
     "train": "Train one looped language model.",
-    "sweep": "Plan and run an iso-FLOP grid of runs.",
+    "sweep": "Plan an iso-FLOP grid of runs, train it here or on a cluster, and see to it.",
     "generate": "Let a trained model go on with a text.",
-    "runs": "List the runs of a source, or deliver journals to MLflow.",
+    "runs": "List, import and export the runs of a source; deliver journals to MLflow and hold them against it.",
+    "server": "Serve runs to many trainers: an MLflow server with safe settings.",
     "fit": "Sample the posterior of the law from the runs of a source.",
     "compare": "Hold laws, recurrence maps and recipes side by side.",
     "calibrate": "Try a model's posterior on data simulated from the model itself.",
@@ -65,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     except CycloptsError:
         return EXIT_USAGE  # the message is already on stderr
     except BayeslawError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("\n".join(map(printable, f"error: {error}".split("\n"))), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; finished runs and simulations are kept", file=sys.stderr)

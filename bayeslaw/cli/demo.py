@@ -43,7 +43,7 @@ def demo(
     started = time.perf_counter()
     sweep = own("trainer.sweep")
     reports = own("reports.build")
-    plan = sweep.demo_plan(seed=seed)
+    plan = own("trainer.planning").demo_plan(seed=seed)
     store = f"sqlite:///{(out / 'mlflow.db').resolve()}"
     note(f"1/5 training {len(plan.runs)} runs, {plan.flops:.2g} FLOPs in all, tracked in {store}")
     sweep.run_plan(plan, out, tracking_uri=store)

@@ -105,7 +105,7 @@ def design(
                 do="name the preset that the runs of the fit are of, or leave --out out to see the proposal alone",
             )  # fmt: skip
         require_writable(out)
-        own("trainer.sweep")
+        own("trainer.planning")
     from bayeslaw.design.proposal import propose
     from bayeslaw.diagnostics import check
     from bayeslaw.posterior import Fit
@@ -191,7 +191,7 @@ def _plan(
         for run in runs
     ]  # fmt: skip
     try:
-        plan: Plan = trainer_sweep.plan_cells(
+        plan: Plan = own("trainer.planning").plan_cells(
             cells, study=study, preset_name=preset, unrolled_layers=unrolled_layers, **fields
         )
     except UsageError as error:

@@ -188,12 +188,64 @@ class ExecutionFlags:
     keep: OptionalInteger = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerFlags:
+    """Who trains the runs of a sweep.
+
+    Parameters
+    ----------
+    jobs
+        Workers at a time, each at one run, 1 by default; several small runs share a GPU where there are fewer.
+    gpus_per_run
+        GPUs (with --device cpu processes) that train a run together, 1 by default; started by torchrun.
+    retries
+        How often a run that fails is tried again, 2 by default.
+    executor
+        local, the default, or slurm: the workers are a job array.
+    """
+
+    jobs: OptionalInteger = None
+    gpus_per_run: OptionalInteger = None
+    retries: OptionalInteger = None
+    executor: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmFlags:
+    """The jobs, with --executor slurm.
+
+    Parameters
+    ----------
+    partition
+        By default the cluster's own.
+    time_minutes
+        Time limit of a job, 60 by default; one that comes to it saves its run and is requeued.
+    nodes
+        Machines that the GPUs of a run are spread over, 1 by default.
+    slurm
+        A further option of sbatch as KEY=VALUE; may be given several times.
+    slurm_setup
+        A shell line that every job runs before its worker; may be given several times.
+    wait
+        Wait until the jobs have ended.
+    """
+
+    partition: str | None = None
+    time_minutes: OptionalInteger = None
+    nodes: OptionalInteger = None
+    slurm: Annotated[list[str] | None, Parameter(negative="")] = None
+    slurm_setup: Annotated[list[str] | None, Parameter(negative="")] = None
+    wait: Annotated[bool | None, Parameter(negative="")] = None
+
+
 Target = Annotated[TargetFlags | None, _flags("Target", 1)]
 Size = Annotated[SizeFlags | None, _flags("Size", 2)]
 Model = Annotated[ModelFlags | None, _flags("Model", 3)]
 Optimizer = Annotated[OptimizerFlags | None, _flags("Optimiser", 4)]
 Data = Annotated[DataFlags | None, _flags("Data", 5)]
 Execution = Annotated[ExecutionFlags | None, _flags("Execution", 6)]
+Workers = Annotated[WorkerFlags | None, _flags("Workers", 4)]
+Slurm = Annotated[SlurmFlags | None, _flags("Slurm", 5)]
 
 
 def given(*flags: Any, **more: Any) -> dict[str, Any]:

@@ -1,20 +1,20 @@
-"""``bayeslaw sweep``: plan and run an iso-FLOP grid of runs."""
+"""``bayeslaw sweep``: plan an iso-FLOP grid of runs, have it trained, and see to it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from bayeslaw.cli import flags
+from bayeslaw.cli import flags, simulation, standings
+from bayeslaw.cli.launches import run
 from bayeslaw.cli.lists import Floats, Integers, OptionalInteger, Texts
 from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
-from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from bayeslaw.plan import Plan, read_plan, write_plan
-from bayeslaw.store import resolve_uri
+from bayeslaw.errors import EXIT_OK, DecisionError, UsageError
+from bayeslaw.plan import Plan, write_plan
 
-app = App(name="sweep", help="Plan and run an iso-FLOP grid of runs.")
+app = App(name="sweep", help="Plan an iso-FLOP grid of runs, train it here or on a cluster, and see to it.")
 
 
 @app.command(name="plan")
@@ -32,6 +32,10 @@ def plan(
     optimizer: flags.Optimizer = None,
     data: flags.Data = None,
     study: str | None = None,
+    speed: str | None = None,
+    device: str | None = None,
+    longest_first: Annotated[bool, Parameter(negative="")] = False,
+    replay: simulation.Replayed = None,
     out: Path | None = None,
     as_json: flags.Json = False,
 ) -> int:
@@ -60,14 +64,23 @@ def plan(
         Leave out cells of fewer optimiser steps, 20 by default.
     study
         MLflow experiment, by default the preset or bayeslaw.
+    speed
+        A source of runs whose measured speed gives the expected hours: a data set, file, folder or mlflow:EXPERIMENT.
+    device
+        The device of --speed, where its runs were measured on several.
+    longest_first
+        Plan the longest runs first instead of the cheapest: results come later, many workers are done sooner.
     out
         Write the plan to this file.
     as_json
         Print the plan as one JSON object.
     """
     fields = flags.given(model, optimizer, data)
-    keep_input(out, *([fields["corpus"]] if "corpus" in fields else []))
-    trainer_sweep = own("trainer.sweep")
+    keep_input(out, *([fields["corpus"]] if "corpus" in fields else []), *([speed] if speed else []))
+    if device is not None and speed is None:
+        raise UsageError("--device without --speed", allowed="--speed SOURCE --device NAME")
+    simulated = simulation.asked(replay)
+    planning = own("trainer.planning")
     grid = flags.given(
         budgets=budgets,
         widths=widths,
@@ -87,12 +100,16 @@ def plan(
             raise UsageError(
                 f"no {', '.join(missing)}", allowed="--budgets, --widths and --recurrences, or the grid of a --preset"
             )
-        planned = trainer_sweep.plan_grid(study=study, left_out=note, **grid, **fields)
+        planned = planning.plan_grid(study=study, left_out=note, **grid, **fields)
     elif unrolled_layers is not None:
         raise UsageError(f"--unrolled-layers with --preset {preset}", allowed="the preset's own depth")
     else:
-        planned = trainer_sweep.plan_preset(preset, study=study, left_out=note, **grid, **fields)
-    for corpus in trainer_sweep.unread(planned):
+        planned = planning.plan_preset(preset, study=study, left_out=note, **grid, **fields)
+    if speed is not None:
+        planned = _timed(planned, speed, device)
+    if longest_first:
+        planned = planned.longest_first
+    for corpus in own("trainer.sweep").unread(planned):
         note(
             f"note: the corpus {corpus} is not on this machine; where the plan is run it is downloaded, "
             "unless you plan with --corpus PATH (text, or a folder of packed shards)"
@@ -100,80 +117,63 @@ def plan(
     if out is not None:
         write_plan(planned, out)
         note(f"plan of {len(planned.runs)} runs written to {out}")
+    if simulated and replay:
+        return simulation.print_replay(planned, replay, as_json=as_json)
     if as_json:
-        print_json({"study": planned.study, "flops": planned.flops, "runs": planned.as_dict()["runs"]})
+        totals = {"sweep": planned.sweep, "flops": planned.flops, "hours": planned.hours}
+        print_json({"study": planned.study, **totals, "runs": planned.as_dict()["runs"]})
         return EXIT_OK
     print_table(
-        ("run", "parameters", "tokens", "FLOPs/token", "FLOPs"),
+        ("run", "config", "parameters", "tokens", "FLOPs", "memory", "hours"),
         [
             (
-                run.row["run_id"],
+                run.run_id,
+                run.config_hash,
                 f"{run.row['n_unique']:,}",
                 f"{run.row['tokens']:,}",
-                f"{run.row['flops_per_token']:.4g}",
                 f"{run.row['flops']:.4g}",
+                f"{run.row['memory'] / 1e9:.3g} GB",
+                _hours(run.row.get("hours")),
             )
             for run in planned.runs
         ],
     )
-    print(f"{len(planned.runs)} runs, {planned.flops:.4g} FLOPs in all")
+    hours = f", {_hours(planned.hours)} device hours" if planned.hours is not None else ""
+    print(f"{len(planned.runs)} runs, {planned.flops:.4g} FLOPs{hours} in all")
     if out is None:
         note("not written: name a file with --out to run the plan with `bayeslaw sweep run`")
     return EXIT_OK
 
 
-@app.command(name="run")
-def run(
-    plan: Path,
-    /,
-    *,
-    out: Path,
-    tracking_uri: str | None = None,
-    limit: OptionalInteger = None,
-    execution: flags.Execution = None,
-    as_json: flags.Json = False,
-) -> int:
-    """Train the runs of a plan one after another; those already finished in the output folder are skipped.
+def _timed(plan: Plan, source: str, device: str | None) -> Plan:
+    """The plan with the hours that runs of the source would have taken for it."""
+    from bayeslaw.runs import load_runs
+    from bayeslaw.throughput import throughput_of
 
-    Parameters
-    ----------
-    plan
-        File written by `bayeslaw sweep plan --out`.
-    out
-        Output folder.
-    tracking_uri
-        MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db. Where mlflow is missing, or the store away,
-        the journals are kept for `bayeslaw runs sync`.
-    limit
-        Train at most so many runs now.
-    as_json
-        Print one JSON object.
-    """
-    planned = read_plan(plan)
-    trainer_sweep = own("trainer.sweep")
-    carried_out = own("trainer.execution").Execution(**flags.given(execution))
-    outcomes = trainer_sweep.run_plan(
-        planned, out, tracking_uri=resolve_uri(tracking_uri), limit=limit, execution=carried_out
-    )
-    busy = [outcome for outcome in outcomes if outcome.state == trainer_sweep.BUSY]
-    bad = [outcome for outcome in outcomes if outcome.state not in ("finished", trainer_sweep.BUSY)]
-    if as_json:
-        runs = [{**o.row, "state": o.state, "trained": o.trained, "error": o.error} for o in outcomes]
-        print_json({"study": planned.study, "planned": len(planned.runs), "runs": runs})
-    else:
-        print_table(
-            ("run", "state", "loss", "FLOPs"),
-            [(o.run_id, o.state, _loss(o.row), f"{o.row.get('flops', 0.0):.4g}") for o in outcomes],
+    try:
+        measured = throughput_of(load_runs(source).runs, device)
+    except DecisionError as error:
+        raise UsageError(
+            f"--speed {source}: {error.what}", allowed=error.allowed, do=error.do if error.allowed else _SPEED
+        ) from error
+    note(f"note: {measured}")
+    costs = [run.row["flops_per_token"] for run in plan.runs]
+    if max(costs) > 1.1 * measured.most or min(costs) < measured.least / 1.1:
+        note(
+            f"note: the plan's runs take {min(costs):.3g} to {max(costs):.3g} FLOPs a token, those measured "
+            f"{measured.least:.3g} to {measured.most:.3g}: their hours are extrapolated"
         )
-        done = len(outcomes) - len(bad) - len(busy)
-        skipped = sum(not outcome.trained for outcome in outcomes) - len(busy)
-        are = "is" if len(busy) == 1 else "are"
-        elsewhere = f"; {len(busy)} {are} being trained by another process" if busy else ""
-        print(
-            f"{done} of {len(planned.runs)} runs are finished, {skipped} since before; {len(bad)} went wrong{elsewhere}"
-        )
-    return EXIT_FAILURE if bad else EXIT_OK
+    return plan.timed(lambda flops: measured.per_flop * flops + measured.overhead)
 
 
-def _loss(row: dict[str, Any]) -> str:
-    return f"{row['loss']:.4f}" if "loss" in row else "-"
+_SPEED = "name runs that `bayeslaw sweep run` trained: they have tokens_per_second"
+
+
+def _hours(hours: float | None) -> str:
+    return "-" if hours is None else f"{hours:.3g}"
+
+
+app.command(run)
+app.command(standings.status)
+app.command(standings.retry)
+app.command(standings.cancel)

@@ -119,3 +119,17 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_a_plan_has_a_study(study):
     with pytest.raises(UsageError, match=r"study = .*\n  allowed: a name"):
         Plan(study, (planned(0),))
+
+
+def test_the_longest_first():
+    """By hours where all are known, else by FLOPs."""
+
+    def run(seed, flops, **hours):
+        return PlannedRun({"seed": seed}, {"run_id": f"a/{seed}", "tokens": 256, "flops": flops, **hours})
+
+    def order(*runs):
+        return [run.row["run_id"] for run in Plan("tiny", runs).longest_first.runs]
+
+    assert order(run(0, 1e9), run(1, 3e9), run(2, 2e9)) == ["a/1", "a/2", "a/0"]
+    assert order(run(0, 1e9, hours=3.0), run(1, 3e9, hours=1.0), run(2, 2e9, hours=2.0)) == ["a/0", "a/2", "a/1"]
+    assert order(run(0, 1e9, hours=3.0), run(1, 3e9), run(2, 2e9, hours=2.0)) == ["a/1", "a/2", "a/0"]

@@ -31,7 +31,7 @@ def tiny_file(corpus, tmp_path_factory):
     pytest.importorskip("torch")
     from bayeslaw.fit import fit
     from bayeslaw.simulate import simulate
-    from trainer.sweep import plan_grid
+    from trainer.planning import plan_grid
 
     plan = plan_grid(
         study="tiny", budgets=(2e9, 4e9, 8e9), widths=(16, 24, 32), recurrences=(1, 2), unrolled_layers=2, min_steps=2,

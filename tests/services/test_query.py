@@ -7,7 +7,7 @@ import pytest
 from bayeslaw import store
 from tests.bayeslaw.test_cache import DAY, THEN, Study
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 def test_what_changed_is_fetched_from_postgresql(postgres, tmp_path, monkeypatch):

@@ -60,14 +60,14 @@ def test_train_tracked(flags, store_uri, capsys, tmp_path):
     assert list(tracked.runs["loss"]) == [answer["run"]["loss"]]
 
 
-def test_train_while_the_store_is_away_then_again(flags, capsys):
+def test_train_while_the_store_is_away_then_again(flags, capfd):
     flags |= {"tracking_uri": "http://127.0.0.1:9"}
     assert run(command("train", flags)) == 0
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()
     assert "nats/token" in printed.out
     assert "bayeslaw runs sync" in printed.err
     assert run(command("train", flags)) == 0
-    again = capsys.readouterr()
+    again = capfd.readouterr()
     assert again.out == printed.out
     assert "trained before" in again.err
 

@@ -32,8 +32,9 @@ from trainer.data.writing import pack
 from trainer.distributed import World, join
 from trainer.execution import Execution
 from trainer.loop import train, with_digest
+from trainer.planning import plan_grid
 from trainer.rundir import run_directory
-from trainer.sweep import plan_grid, run_plan
+from trainer.sweep import run_plan
 
 T = 16
 ROWS = 100

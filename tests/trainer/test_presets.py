@@ -16,8 +16,8 @@ from trainer.config import FIELDS, SECTIONS, TrainConfig
 from trainer.data import FINEWEB_EDU, load_corpus
 from trainer.execution import Execution
 from trainer.layering import layered, read_toml, recorded_config
+from trainer.planning import plan_preset
 from trainer.presets import PRESETS, RECIPES, preset, recipe_fields, shared_layers
-from trainer.sweep import plan_preset
 
 COUNTS = ("n_unique", "n_once", "n_shared", "n_injection", "tokens", "flops_per_token")
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
 from bayeslaw.errors import JournalError, TrackingError, UsageError
 from bayeslaw.journal import find_journals, read_journal
 from bayeslaw.plan import Plan, read_plan, write_plan
+from trainer.attempts import recorded
 from trainer.config import TrainConfig
-from trainer.data import FINEWEB_EDU
+from trainer.data import FINEWEB_EDU, load_corpus
 from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.loop import with_digest
+from trainer.memory import least_bytes
+from trainer.planning import demo_plan, plan_cells, plan_grid, plan_preset
 from trainer.rundir import claimed, run_directory
-from trainer.sweep import demo_plan, plan_cells, plan_grid, plan_preset, run_plan, unread
+from trainer.sweep import run_plan, unread
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,21 @@ def test_a_grid_is_every_cell_with_its_cost(grid):
     assert plan.flops == pytest.approx(16 * 1.5e9, rel=0.05)
     budgets = [run.row["budget"] for run in plan.runs]
     assert budgets == sorted(budgets)
+
+
+def test_what_a_run_takes(grid):
+    """Memory grows with the width, hours with the speed told; neither is a column of the runs."""
+    plan = plan_grid(**grid)
+    least = {run.row["d_model"]: least_bytes(TrainConfig.from_dict(run.config)) for run in plan.runs}
+    assert all(run.row["memory"] > least[run.row["d_model"]] for run in plan.runs)
+    assert len({run.row["memory"] for run in plan.runs}) == 2
+    assert plan.hours is None
+    timed = plan.timed(lambda flops: flops / 1e9 + 1e-6)
+    assert timed.hours == pytest.approx(sum((r.row["flops"] / 1e9 + r.row["tokens"] * 1e-6) / 3600 for r in plan.runs))
+    assert [run.config_hash for run in timed.runs] == [run.config_hash for run in plan.runs]
+    assert timed.sweep != plan.sweep
+    assert not {"memory", "hours", "tokens", "flops"} & set(timed.runs[0].known)
+    assert set(timed.runs[0].known) == set(TrainConfig.from_dict(plan.runs[0].config).row)
 
 
 def test_recipes_share_their_plain_runs(grid):
@@ -220,11 +239,41 @@ def test_an_interrupt_keeps_what_is_finished(plan, tmp_path, monkeypatch, error)
 
 def test_a_run_that_fails_does_not_stop_the_others(plan, tmp_path, monkeypatch, capsys):
     interrupt_in_run(monkeypatch, 2, OSError("no disk"))
-    outcomes = run_plan(plan, tmp_path)
+    outcomes = run_plan(plan, tmp_path, retries=0)
     assert [outcome.state for outcome in outcomes] == ["finished", "failed", "finished", "finished"]
     assert outcomes[1].error == "OSError: no disk"
     assert "tokens" not in outcomes[1].row
     assert "failed, " in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_tried_again_after_the_others(plan, tmp_path, monkeypatch, capsys):
+    interrupt_in_run(monkeypatch, 2, OSError("no disk"))
+    outcomes = run_plan(plan, tmp_path)
+    assert {outcome.state for outcome in outcomes} == {"finished"}
+    lines = [line[:5] for line in capsys.readouterr().err.splitlines() if line.startswith("[")]
+    assert lines == ["[1/4]", "[2/4]", "[3/4]", "[4/4]", "[2/4]"]
+    tried = recorded(run_directory(tmp_path, plan.runs[1].run_id))
+    assert [(event["event"], event.get("state")) for event in tried] == [
+        ("begin", None), ("end", "failed"), ("begin", None), ("end", "finished"),
+    ]  # fmt: skip
+    assert tried[1]["error"] == "OSError: no disk"
+    assert {journal.start["sweep"] for journal in map(read_journal, find_journals(tmp_path))} == {plan.sweep}
+
+
+def test_a_run_that_cannot_begin_is_given_up(grid, tmp_path, corpus, capsys):
+    gone = tmp_path / "gone.txt"
+    shutil.copy(corpus, gone)
+    plan = plan_grid(**{**grid, "widths": (16,), "budgets": (1e9,), "corpus": str(gone)})
+    gone.unlink()
+    load_corpus.__globals__["_load"].cache_clear()
+    (outcome,) = run_plan(plan, tmp_path / "out", retries=1)
+    assert (outcome.state, outcome.trained) == ("failed", True)
+    assert str(gone) in outcome.error
+    assert not find_journals(tmp_path / "out")
+    (again,) = run_plan(plan, tmp_path / "out", retries=1)
+    assert (again.state, again.trained) == ("given up", False)
+    assert "`bayeslaw sweep retry`" in capsys.readouterr().err
+    assert len(recorded(outcome.run_dir)) == 4
 
 
 def test_our_own_errors_are_told_without_their_class(plan, tmp_path, monkeypatch, capsys):
