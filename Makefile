@@ -1,5 +1,5 @@
 # Two commands do everything, set-up included: `make demo` and `make test`.
-.PHONY: help demo test test-slow check lock benchmark
+.PHONY: help demo test test-slow test-services check lock benchmark
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -19,7 +19,10 @@ test: .venv/ready
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-slow: .venv/ready
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -m "slow and not gpu and not service"
+
+test-services: .venv/ready
+	$(BIN)/python -m pytest -m service
 
 check: .venv/ready
 	$(BIN)/ruff check .

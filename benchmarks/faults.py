@@ -66,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--sites", type=int, default=2, help="servers side by side")
+    parser.add_argument("--only", choices=FAULTS, help="this fault alone; the other rows stay as they were found")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -73,12 +74,16 @@ def main() -> None:
         one_site(fault, json.loads(numbers), bool(real))
         return
     table = []
-    for fault in FAULTS:
-        table.append(tries(fault, given.tries, given.sites))
-        print(table[-1], flush=True)
-    for fault in REAL:
-        table.append(tries(fault, 1, 1, real=True))
-        print(table[-1], flush=True)
+    if given.only:
+        row = tries(given.only, given.tries, given.sites)
+        table = [row if each["fault"] == given.only else each for each in json.loads(OUT.read_text())["faults"]]
+    else:
+        for fault in FAULTS:
+            table.append(tries(fault, given.tries, given.sites))
+            print(table[-1], flush=True)
+        for fault in REAL:
+            table.append(tries(fault, 1, 1, real=True))
+            print(table[-1], flush=True)
     result = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",

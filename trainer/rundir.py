@@ -57,13 +57,15 @@ class Holder:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process of its number here."""
+        """Whether there is a process of its number here, which has not died."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except OSError:  # somebody else's
             return True
+        with contextlib.suppress(OSError):  # killed, and nobody has asked yet what became of it
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
         return True
 
     def __str__(self) -> str:

@@ -143,6 +143,7 @@ def alarms(source, model, count, *, draws=200):
     return float(np.mean(warned))
 
 
+@pytest.mark.slow
 def test_data_from_the_fitted_law_rarely_raise_an_alarm(default_fit):
     """One in ten at most: of 6 data sets, four alarms would be one chance in eight hundred."""
     assert alarms(default_fit, default_fit.spec, 6) <= 3 / 6

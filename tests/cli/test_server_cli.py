@@ -141,6 +141,7 @@ def test_names_of_the_server():
     assert Settings(store="postgres://me@db/runs").address == "postgresql+psycopg://me@db/runs"
 
 
+@pytest.mark.slow
 def test_a_server_on_sqlite(empty_store, in_folder, monkeypatch):
     """Own process group, host and page checks, password, write-ahead log, no secret anywhere, no process left."""
     shutil.copy(empty_store, in_folder / "mlflow.db")
@@ -172,6 +173,7 @@ def test_a_server_on_sqlite(empty_store, in_folder, monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_killed_outright_it_leaves_no_server(empty_store, in_folder):
     shutil.copy(empty_store, in_folder / "mlflow.db")
     with served(in_folder, "--workers", "1", end=signal.SIGKILL) as server:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bayeslaw import schema, store
-from bayeslaw.journal import JournalTail, find_journals, read_journal
+from bayeslaw.journal import FILE_NAME, JournalTail, find_journals, read_journal, read_start
 from bayeslaw.plan import Plan, write_plan
 from bayeslaw.server import Server, Settings
 from tests.services.journalling import plan_of
@@ -165,16 +165,17 @@ class Sweep:
         client = store.connect(self.site.uri)
         experiment = client.get_experiment_by_name(self.plan.study)
         found: dict[str, list[tuple[str, str]]] = {}
-        for run in client.search_runs([experiment.experiment_id]):
+        for run in client.search_runs([experiment.experiment_id]) if experiment else ():
             tags = run.data.tags
             found.setdefault(tags.get(schema.TAG_RUN_ID, ""), []).append((run.info.status, tags[schema.TAG_STATE]))
         return found
 
     def not_told_dead(self) -> int:
-        """Runs that MLflow takes for running though nobody is at them."""
-        dead = [run for run in standings(self.plan, self.out) if not alive(run.run_dir)]
+        """Runs that were begun and nobody is at, but MLflow knows nothing of, or takes for running."""
+        dead = [path.parent for path in find_journals(self.out) if not alive(path.parent)]
         told = self.states()
-        return sum(status == "RUNNING" for run in dead for status, _ in told.get(run.run_id, []))
+        known = [told.get(read_start(run_dir / FILE_NAME)["row"]["run_id"], []) for run_dir in dead]
+        return sum(not statuses or any(status == "RUNNING" for status, _ in statuses) for statuses in known)
 
     def losses(self) -> Losses:
         """What the journals and the plan say against what the database has."""
