@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayeslaw.errors import JournalError
+from bayeslaw.errors import JournalError, NoRunsError
 from bayeslaw.schema import SCHEMA_VERSION
 
 FILE_NAME = "journal.jsonl"
@@ -382,6 +382,20 @@ def _no_record(path: Path, number: int, fault: str) -> JournalError:
 
 def _no_start(path: Path) -> JournalError:
     return JournalError(f"{path} has no start record", do="point at a folder that `bayeslaw train` or a sweep wrote")
+
+
+def require_journals(folder: Path) -> list[Path]:
+    """All journal files at and below ``folder``, of which there is one at least.
+
+    Raises
+    ------
+    NoRunsError
+        There is none.
+    """
+    journals = find_journals(folder)
+    if not journals:
+        raise NoRunsError(f"no run journal at or below {folder}", do="point at the --out folder of a training or sweep")
+    return journals
 
 
 def find_journals(folder: Path) -> list[Path]:

@@ -157,7 +157,7 @@ def claimed(run_dir: Path, name: str = LOCK) -> Iterator[None]:
         renewing = threading.Thread(target=_renew, args=(path, released), daemon=True)
         with contextlib.suppress(OSError):  # on a full disk the lock alone holds
             lock.truncate(0)
-            json.dump(dataclasses.asdict(Holder(socket.gethostname(), os.getpid(), _job())), lock)
+            json.dump(dataclasses.asdict(Holder(socket.gethostname(), os.getpid(), job_number())), lock)
             lock.flush()
         renewing.start()
         try:
@@ -228,7 +228,7 @@ def _renewed_elsewhere(path: Path) -> bool:
     One of this process's own job is none: the job was requeued, and came back elsewhere.
     """
     by = holder(path.parent, path.name)
-    if by is None or by.here or (by.job is not None and by.job == _job()):
+    if by is None or by.here or (by.job is not None and by.job == job_number()):
         return False
     return time.time() - path.stat().st_mtime < STALE_SECONDS
 
@@ -239,7 +239,7 @@ def _renew(path: Path, released: threading.Event) -> None:
             os.utime(path)
 
 
-def _job() -> str | None:
+def job_number() -> str | None:
     """The number of the Slurm job that this process belongs to, as squeue and scancel call it."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from bayeslaw import schema, store
 from bayeslaw.errors import BayeslawError, NoRunsError, TrackingError, UsageError
-from bayeslaw.journal import find_journals, read_journal
+from bayeslaw.journal import read_journal, require_journals
 from trainer.delivery import Delivery, end_as_killed
 from trainer.experiments import SweepParent, milliseconds
 from trainer.rundir import STALE_SECONDS, alive, holder, last_sign, reason
@@ -200,9 +200,7 @@ def sync(
     TrackingError
         The store cannot be used.
     """
-    journals = find_journals(folder)
-    if not journals:
-        raise NoRunsError(f"no run journal at or below {folder}", do="point at the --out folder of a training or sweep")
+    journals = require_journals(folder)
     uri = store.resolve_uri(tracking_uri)
     client = connect(uri)
     from mlflow.exceptions import MlflowException

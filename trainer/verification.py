@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayeslaw import schema, store
-from bayeslaw.errors import BayeslawError, NoRunsError
-from bayeslaw.journal import Journal, find_journals, read_journal
+from bayeslaw.errors import BayeslawError
+from bayeslaw.journal import Journal, read_journal, require_journals
 from trainer.delivery import CONFIG_ARTIFACT, CURVE_ARTIFACT, STATUS, curve_text, param_text
 from trainer.entries import Entries
 from trainer.experiments import milliseconds, runs_tagged
@@ -73,9 +73,7 @@ def verify(
     TrackingError
         The store cannot be used.
     """
-    journals = find_journals(folder)
-    if not journals:
-        raise NoRunsError(f"no run journal at or below {folder}", do="point at the --out folder of a training or sweep")
+    journals = require_journals(folder)
     client = store.connect(tracking_uri)
     from mlflow.exceptions import MlflowException
 

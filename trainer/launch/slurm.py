@@ -24,6 +24,7 @@ from bayeslaw.plan import read_plan
 from trainer.checks import require_count
 from trainer.launch import Order
 from trainer.launch.local import Workers
+from trainer.rundir import job_number
 from trainer.sweep import require_read
 from trainer.tracking import connect
 
@@ -127,7 +128,7 @@ class Work:
 
     def __call__(self) -> None:
         """Keep a worker at the plan until nothing is left to take."""
-        self._workers = Workers(self._order, 1, lambda _: f"job {_job()}", _say)
+        self._workers = Workers(self._order, 1, lambda _: f"job {job_number()}", _say)
         try:
             self._workers.supervise()
         except SystemExit:
@@ -254,11 +255,6 @@ def _fresh(above: Path) -> Path:
             number += 1
     except OSError as error:
         raise JournalError(f"cannot write {above}: {error.strerror}", do="choose another --out") from error
-
-
-def _job() -> str:
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "?")
 
 
 def _say(text: str) -> None:
