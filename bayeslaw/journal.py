@@ -3,8 +3,8 @@
 A run directory holds ``journal.jsonl``. Records, in order:
 
 - ``start``: ``schema_version, time, study, config, config_hash, versions, row, host, environment, sweep`` - ``row``
-  holds the run-table columns known beforehand (see `bayeslaw.schema.COLUMNS`), ``run_id`` among them; ``sweep`` is the
-  hash of the plan that the run is trained for, or null;
+  holds the run-table columns known beforehand (see `bayeslaw.schema.COLUMNS`), ``run_id`` among them; ``sweep`` is
+  null, or of the plan that the run is trained for ``plan``, its hash, and ``runs``, their number;
 - ``metrics``: ``time, step, values`` - ``values`` maps metric names to floats (NaN allowed);
 - ``resume``: ``time, step, versions, row, host`` - a run that was killed goes on from its state after ``step`` steps;
   ``row`` holds the columns that are others now (the device);
@@ -151,7 +151,7 @@ class JournalWriter:
         versions: Mapping[str, str],
         row: Mapping[str, Any],
         environment: Mapping[str, Any] | None = None,
-        sweep: str | None = None,
+        sweep: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the start record."""
         self._append(
@@ -164,7 +164,7 @@ class JournalWriter:
             row=dict(row),
             host=socket.gethostname(),
             environment={"platform": platform.platform(), **(environment or {})},
-            sweep=sweep,
+            sweep=dict(sweep) if sweep else None,
         )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -342,6 +342,28 @@ def read_journal(path: Path) -> Journal:
     if not records:
         raise _no_start(path)
     return Journal(path, tuple(record for record, _ in records))
+
+
+def whole_part(path: Path) -> bytes:
+    """The lines of a journal up to the first that is damaged, empty where the start record is.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    """
+    with open(path, "rb") as file:
+        lines = file.read().splitlines(keepends=True)
+    crc: int | None = 0
+    kept: list[bytes] = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            record, crc = _of_line(line, crc)
+            if not _fault(record) and line.endswith(b"\n") and (kept or record["event"] == "start"):
+                kept.append(line)
+                continue
+        break
+    return b"".join(kept)
 
 
 def read_start(path: Path) -> dict[str, Any]:

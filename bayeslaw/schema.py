@@ -122,6 +122,8 @@ TAG_UPDATED = "bayeslaw.updated"
 """When MLflow was last told of the run, in milliseconds since 1970 (13 digits, so that text order is time order)."""
 TAG_SWEEP = "bayeslaw.sweep"
 """First sixteen digits of the plan's hash: of a run that a sweep trains, and of the run that stands for the sweep."""
+TAG_PLANNED = "bayeslaw.planned_runs"
+"""Runs of the plan, on the run that stands for the sweep: it is finished when so many have come to their end."""
 TAG_ERROR = "bayeslaw.error"
 
 METRIC_TRAIN_LOSS = "train/loss"

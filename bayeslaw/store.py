@@ -92,7 +92,9 @@ def connect(uri: str | None = None, *, create: bool = False) -> MlflowClient:
         raise TrackingError(
             f"the MLflow store {public_uri(uri)} cannot be used: {reason}",
             allowed="sqlite:///FILE, or the http(s) address of an MLflow server",
-            do=f"name another with --tracking-uri or {URI_VARIABLE}",
+            do="export MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and try again"
+            if "401" in reason or "403" in reason
+            else f"name another with --tracking-uri or {URI_VARIABLE}",
         ) from error
     return client
 
@@ -109,8 +111,10 @@ def _one_at_a_time(uri: str) -> Iterator[None]:
 
 
 def _require_answer(uri: str) -> None:
+    parts = urllib.parse.urlsplit(uri)
+    health = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health").geturl()
     try:
-        with urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=CONNECT_SECONDS):
+        with urllib.request.urlopen(health, timeout=CONNECT_SECONDS):
             return
     except urllib.error.HTTPError:
         return  # something answers; mlflow itself will say what is wrong

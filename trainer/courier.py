@@ -33,6 +33,8 @@ FLUSH_SECONDS = 10.0
 BEAT_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 MOST_PAUSE_SECONDS = 30.0
+MOST_LETTERS = 200
+"""Of a store's own error; MLflow's repeat the whole request."""
 DYING_SECONDS = 2.0
 PATIENCE_SECONDS = 20.0
 """How long it goes on trying at the end while nothing gets through."""
@@ -200,9 +202,11 @@ class Courier:
 
     def _on_failure(self, trouble: Trouble, error: Exception, where: str) -> None:
         if not trouble.failures:
-            why = error.what if isinstance(error, BayeslawError) else rundir.reason(error)
+            why = store.scrubbed(error.what if isinstance(error, BayeslawError) else rundir.reason(error))
+            why = why if len(why) <= MOST_LETTERS else f"{why[:MOST_LETTERS]} ..."
+            where = "" if where and where.removesuffix(": ") in why else where
             self._tell(
-                f"warning: not delivered to MLflow ({store.public_uri(self._uri)}): {where}{store.scrubbed(why)}\n"
+                f"warning: not delivered to MLflow ({store.public_uri(self._uri)}): {where}{why}\n"
                 "  training goes on, its journal has everything; it is tried again, and what is still missing at the\n"
                 "  end is delivered with `bayeslaw runs sync DIR`"
             )

@@ -178,11 +178,12 @@ class Delivery:
         }
         if "budget" in start["row"]:
             tags[schema.TAG_BUDGET] = param_text(start["row"]["budget"])
-        if sweep := start.get("sweep"):
+        if isinstance(sweep := start.get("sweep"), dict):
+            folder = self._path.parent.parent.parent
             self._parent = SweepParent(
-                self._client, experiment, sweep, began=began, folder=self._path.parent.parent.parent
+                self._client, experiment, sweep["plan"], began=began, runs=sweep["runs"], folder=folder
             )
-            tags |= {schema.TAG_SWEEP: sweep, PARENT_TAG: self._parent.run_id}
+            tags |= {schema.TAG_SWEEP: sweep["plan"], PARENT_TAG: self._parent.run_id}
         there = next((run for run in attempts if run.info.start_time == began), None)
         return there or self._client.create_run(experiment, start_time=began, tags=tags, run_name=run_id)
 
@@ -199,10 +200,17 @@ class Delivery:
                 end_as_killed(self._client, run.info.run_id, began)
 
     def _skip_delivered(self, tags: dict[str, str]) -> None:
-        """Let what MLflow has of this journal wait no longer; all of it goes again where it had other records."""
+        """Let what MLflow has of this journal wait no longer; all of it goes again where it had other records.
+
+        Of a journal with fewer records than it was told of, those with newer ones had a part taken away since; one
+        without is an old copy.
+        """
         number, _, _ = mark = tags.get(schema.TAG_DELIVERED, "0").partition(" ")
         last = next((entry for entry in self._waiting if entry.number == int(number)), None)
         if last is not None and last.mark != "".join(mark):
+            return
+        newest = milliseconds(self._waiting[-1].record["time"])
+        if last is None and newest > int(tags.get(schema.TAG_HEARTBEAT, 0)) and int(number):
             return
         while self._waiting and self._waiting[0].number <= int(number):
             self._waiting.popleft()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayeslaw import schema
 from bayeslaw.errors import JournalError, TrackingError
-from trainer.rundir import one_at_a_time
+from trainer.rundir import SETTLED, one_at_a_time
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -68,7 +68,9 @@ def milliseconds(seconds: float) -> int:
 
 
 class SweepParent:
-    """The run that stands for a sweep: the parent of its runs, running while any of them is.
+    """The run that stands for a sweep: the parent of its runs.
+
+    It is running while any of them is, finished when all that were planned have come to their end, else killed.
 
     Parameters
     ----------
@@ -79,27 +81,37 @@ class SweepParent:
         First digits of the plan's hash.
     began : int
         Milliseconds since 1970, for a parent that must be made.
+    runs : int, optional
+        How many are planned, for a parent that must be made.
     folder : Path, optional
         Output folder of the sweep, whose processes take turns there.
     """
 
     def __init__(
-        self, client: MlflowClient, experiment: str, sweep: str, *, began: int, folder: Path | None = None
+        self,
+        client: MlflowClient,
+        experiment: str,
+        sweep: str,
+        *,
+        began: int,
+        runs: int = 0,
+        folder: Path | None = None,
     ) -> None:
         self._client = client
         self._experiment = experiment
         self._sweep = sweep
         self._folder = folder
         with self._turn():
-            runs = runs_tagged(client, experiment, schema.TAG_SWEEP, sweep)
-            parents = [run for run in runs if schema.TAG_RUN_ID not in run.data.tags]
-            self.run_id = parents[0].info.run_id if parents else self._made(began)
+            there = runs_tagged(client, experiment, schema.TAG_SWEEP, sweep)
+            parents = [run for run in there if schema.TAG_RUN_ID not in run.data.tags]
+            self.run_id = parents[0].info.run_id if parents else self._made(began, runs)
+            self._planned = int(parents[0].data.tags.get(schema.TAG_PLANNED, 0)) if parents else runs
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
         return one_at_a_time(self._folder / f"sweep-{self._sweep}.lock") if self._folder else contextlib.nullcontext()
 
-    def _made(self, began: int) -> str:
-        tags = {schema.TAG_SWEEP: self._sweep, schema.TAG_STATE: "running"}
+    def _made(self, began: int, runs: int) -> str:
+        tags = {schema.TAG_SWEEP: self._sweep, schema.TAG_STATE: "running", schema.TAG_PLANNED: str(runs)}
         name = f"sweep {self._sweep}"
         return str(self._client.create_run(self._experiment, start_time=began, tags=tags, run_name=name).info.run_id)
 
@@ -114,8 +126,15 @@ class SweepParent:
                 self._client.update_run(self.run_id, status="RUNNING")
                 self._client.set_tag(self.run_id, schema.TAG_STATE, "running")
             elif not others:
-                self._client.set_terminated(self.run_id, "FINISHED", when)
-                self._client.set_tag(self.run_id, schema.TAG_STATE, "finished")
+                whole = len(self._settled()) >= self._planned
+                self._client.set_terminated(self.run_id, "FINISHED" if whole else "KILLED", when)
+                self._client.set_tag(self.run_id, schema.TAG_STATE, "finished" if whole else "killed")
+
+    def _settled(self) -> set[str]:
+        """Names of the runs that have come to their end."""
+        found = runs_tagged(self._client, self._experiment, schema.TAG_SWEEP, self._sweep)
+        tags = [run.data.tags for run in found if schema.TAG_RUN_ID in run.data.tags]
+        return {each[schema.TAG_RUN_ID] for each in tags if each[schema.TAG_STATE] in SETTLED}
 
 
 def _artifact_location(uri: str, experiment: str) -> str | None:

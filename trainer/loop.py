@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def train(
     quiet: bool = False,
     execution: Execution | None = None,
     continue_from: Path | None = None,
-    sweep: str | None = None,
+    sweep: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """Train one run into ``out/runs/<run_id>/``, go on with it there, or return its result if it came to its end.
 
@@ -121,8 +122,8 @@ def train(
     continue_from : Path, optional
         A checkpoint, or a run directory, of a run that differs in its target alone: start from its state, with rates
         and schedule of the new target.
-    sweep : str, optional
-        Hash of the plan that the run is trained for: in MLflow it stands below the sweep's own run.
+    sweep : mapping, optional
+        The plan that the run is trained for, see `bayeslaw.journal`: in MLflow it stands below the sweep's own run.
 
     Raises
     ------

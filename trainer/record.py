@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from trainer.tracking import Tracking
 def begun(
     run: Run,
     study: str,
-    sweep: str | None,
+    sweep: Mapping[str, Any] | None,
     tracking: Tracking | None,
     there: Journal | None,
     point: checkpoint.Checkpoint | None,
@@ -36,8 +37,8 @@ def begun(
     run : Run
     study : str
         MLflow experiment.
-    sweep : str, optional
-        Hash of the plan.
+    sweep : mapping, optional
+        The plan, see `bayeslaw.journal`.
     tracking : Tracking, optional
     there : Journal, optional
         The run's journal where it can be gone on with.
@@ -60,12 +61,15 @@ def begun(
                 why = f"what was there was trained on another state of the corpus (digest {before}, now {now}) and"
             tell(f"begins anew: {why} is kept as {', '.join(kept)}")
         return Writer(run, study, sweep, tracking, fresh=True, resumed=False)
+    whole = there is not None
     if there is None:
         kept = rundir.set_aside(run_dir, FILE_NAME)
+        whole = bool(kept) and rundir.begin_from(run_dir / kept[0], run_dir / FILE_NAME, run.facts["config_hash"])
         where = f", kept as {kept[0]}" if kept else ""
-        tell(f"its journal is lost or damaged{where}; a new one begins here")
+        then = "goes on after its last whole line" if whole else "begins here, the curve up to now is not in it"
+        tell(f"its journal is lost or damaged{where}; a new one {then}")
     tell(f"goes on after step {point.step} of {run.config.steps}")
-    return Writer(run, study, sweep, tracking, fresh=there is None, resumed=True)
+    return Writer(run, study, sweep, tracking, fresh=not whole, resumed=True)
 
 
 class Silent:
@@ -89,7 +93,14 @@ class Writer(Silent):
     """Writes the journal of a run and has it followed, from its start or resume record to its end record."""
 
     def __init__(
-        self, run: Run, study: str, sweep: str | None, tracking: Tracking | None, *, fresh: bool, resumed: bool
+        self,
+        run: Run,
+        study: str,
+        sweep: Mapping[str, Any] | None,
+        tracking: Tracking | None,
+        *,
+        fresh: bool,
+        resumed: bool,
     ) -> None:
         self._run = run
         run_dir = run.folder.parent
@@ -117,7 +128,7 @@ class Writer(Silent):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         text = None
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            self.state, text = STOPPED, f"stopped by {type(error).__name__}"
+            self.state, text = STOPPED, f"stopped by {_signal(error)}"
         elif error is not None:
             self.state, text = "failed", rundir.reason(error)
         with contextlib.closing(self._journal):
@@ -134,6 +145,14 @@ class Writer(Silent):
         self._journal.sync()
         if self._tracking:
             self._tracking.flush()
+
+
+def _signal(error: KeyboardInterrupt | SystemExit) -> str:
+    """What asked a run to stop, as `trainer.signals.stopped` gave it."""
+    if isinstance(error, KeyboardInterrupt):
+        return "Ctrl-C"
+    code = error.code if isinstance(error.code, int) else 0
+    return signal.Signals(code - 128).name if code > 128 else "its process"
 
 
 def code_versions() -> dict[str, str]:

@@ -175,6 +175,10 @@ class Replay:
         return "\n".join(lines)
 
 
+MOST_HOURS = 100_000.0
+"""Of one run: eleven years."""
+
+
 def simulate(plan: Plan, *, tries: int = 10, seed: int = 0, **cluster: Any) -> Replay:
     """Replay a plan.
 
@@ -197,6 +201,12 @@ def simulate(plan: Plan, *, tries: int = 10, seed: int = 0, **cluster: Any) -> R
         raise UsageError(f"tries = {tries}", allowed="1 or more")
     place = Cluster(**cluster)
     hours = run_hours(plan, place)
+    if max(hours) > MOST_HOURS:
+        raise UsageError(
+            f"a run of {max(hours):.3g} hours",
+            allowed=f"up to {MOST_HOURS:g}",
+            do="name --flops-per-second in FLOPs, what one GPU gets done: 2e14, not 200",
+        )
     place.require_progress(hours)
     courses = [course(hours, place, seed=seed + number) for number in range(tries)]
     lengths = [one.hours for one in courses]

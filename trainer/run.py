@@ -69,7 +69,7 @@ class Run:
         self.batches = batches
         self.held_out = held_out
         self.folder = folder
-        self._facts = facts
+        self.facts = facts
         self.steps_done = 0
         self.seconds = 0.0
         self.skipped = 0
@@ -245,7 +245,7 @@ class Run:
             "streak": self._streak,
             "losses": self._losses,
         }
-        facts = {**self._facts, **self._validation, "tokens": self.tokens, "progress": progress}
+        facts = {**self.facts, **self._validation, "tokens": self.tokens, "progress": progress}
         try:
             self.world.agreed(
                 lambda: checkpoint.save(self.folder, self.steps_done, parts, facts, keep=self.execution.keep)

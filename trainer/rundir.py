@@ -90,6 +90,17 @@ def attempt(run_dir: Path, config_hash: str) -> journal.Journal | None:
     return there if there.start["config_hash"] == config_hash else None
 
 
+def damage(run_dir: Path) -> str | None:
+    """What is wrong with the journal in the directory; None where there is none, or nothing."""
+    path = run_dir / journal.FILE_NAME
+    try:
+        if path.exists():
+            journal.read_journal(path)
+    except JournalError as error:
+        return error.what
+    return None
+
+
 def trained_on(run_dir: Path) -> str | None:
     """The digest of the corpus by the journal in the directory; None where none can be read or says it."""
     try:
@@ -113,6 +124,17 @@ def set_aside(run_dir: Path, *names: str) -> list[str]:
     for name in there:
         (run_dir / name).rename(run_dir / f"{name}.{number}")
     return [f"{name}.{number}" for name in there]
+
+
+def begin_from(damaged: Path, path: Path, config_hash: str) -> bool:
+    """Begin a journal with the whole part of a damaged one of the same config; whether there is such a part."""
+    try:
+        if journal.read_start(damaged)["config_hash"] != config_hash:
+            return False
+        path.write_bytes(journal.whole_part(damaged))
+    except (JournalError, OSError):
+        return False
+    return True
 
 
 def earlier_attempts(run_dir: Path) -> list[Path]:

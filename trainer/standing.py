@@ -129,7 +129,7 @@ def standing(run: PlannedRun, out: Path, *, retries: int | None = None, mine: bo
     speed = _speed(there) if state == RUNNING else None
     steps = int(run.row["tokens"]) // batch
     since = time.time() - past.begun if state == RUNNING and past.begun is not None else 0.0
-    error = past.error or (there.end.get("error") if there and there.end else None)
+    error = past.error or (there.end.get("error") if there and there.end else rundir.damage(run_dir))
     return Standing(
         run_id=run.run_id,
         run_dir=run_dir,

@@ -99,6 +99,22 @@ def require_read(plan: Plan) -> None:
             ) from error
 
 
+def require_device(execution: Execution, gpus: bool) -> None:
+    """Refuse GPUs that are not there, before every run of a plan fails of it.
+
+    Raises
+    ------
+    UsageError
+        The device is cuda, and this machine has none.
+    """
+    if execution.device == "cuda" and not gpus:
+        raise UsageError(
+            "--device cuda, and this machine shows no GPU",
+            allowed="auto, cpu",
+            do="leave --device out, or run the plan where there is one; nothing was tried",
+        )
+
+
 def run_plan(
     plan: Plan,
     out: Path,
@@ -148,6 +164,10 @@ def run_plan(
         require_count("limit", limit)
     require_count("retries", retries, 0)
     require_read(plan)
+    if (execution or Execution()).device == "cuda":
+        import torch
+
+        require_device(execution or Execution(), torch.cuda.is_available())
 
     def tell(number: int, outcome: RunOutcome) -> None:
         if not quiet:
@@ -173,7 +193,7 @@ def trained_here(plan: Plan, out: Path, tracking: Tracking | None, execution: Ex
             TrainConfig.from_dict(run.config),
             out,
             study=plan.study,
-            sweep=plan.sweep,
+            sweep={"plan": plan.sweep, "runs": len(plan.runs)},
             tracking=tracking,
             quiet=quiet,
             execution=execution,

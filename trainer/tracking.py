@@ -100,6 +100,8 @@ class Tracking:
             self._warn("mlflow is not installed here")
             return False
         if self._courier is None or self._courier.poll() is not None:
+            if self._courier is not None:
+                print("what delivers to MLflow has died; another takes its place, nothing is lost", file=sys.stderr)
             try:
                 self._courier = subprocess.Popen(
                     [sys.executable, "-P", "-m", "trainer.courier"],  # -P: no other `trainer` of the working folder

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from bayeslaw.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, BayeslawError
-from bayeslaw.texts import printable
+from bayeslaw.texts import printable_lines
 from bayeslaw.version import __version__
 
 VERBS = {
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     except CycloptsError:
         return EXIT_USAGE  # the message is already on stderr
     except BayeslawError as error:
-        print("\n".join(map(printable, f"error: {error}".split("\n"))), file=sys.stderr)
+        print(printable_lines(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; finished runs and simulations are kept", file=sys.stderr)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from bayeslaw.texts import printable_lines
 
 
 def sync(
@@ -40,7 +41,7 @@ def sync(
         print_table(header, [[str(row[name]) for name in header] for row in rows])
     failed = [result for result in results if result.error]
     for result in failed:
-        note(f"error: {result.path}: {result.error}")
+        note(f"error: {_named(result.path, result.error)}")
     note(f"{len(results) - len(failed)} of {len(results)} journals in and below {folder} are in MLflow")
     return EXIT_FAILURE if failed else EXIT_OK
 
@@ -76,10 +77,13 @@ def verify(
         )
     for result in different:
         for difference in result.differences:
-            note(f"{result.path}: {difference}")
+            note(_named(result.path, difference))
     note(f"{len(results) - len(different)} of {len(results)} journals in and below {folder} agree with MLflow")
-    if different:
-        note(f"next: `bayeslaw runs sync {folder}` delivers what is missing; the journals are the truth")
+    if any(result.run_id for result in different):
+        note(
+            f"next: `bayeslaw runs sync {folder}` delivers what is missing; where points are too many, which MLflow "
+            "cannot\n  take back, delete that run in MLflow first: the journals are the truth"
+        )
     return EXIT_FAILURE if different else EXIT_OK
 
 
@@ -113,6 +117,11 @@ def close(
     else:
         print_table(("run_id", "silent for"), [(run_id, f"{m:.0f} min") for run_id, m in closed])
     note(f"{len(closed)} runs of {name} are marked as killed")
+
+
+def _named(path: Path, text: str) -> str:
+    """The text with the journal that it is about, which errors of journals name themselves."""
+    return printable_lines(text if str(path) in text else f"{path}: {text}")
 
 
 def _agrees(result: Any) -> str:

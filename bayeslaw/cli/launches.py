@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayeslaw.cli import flags
+from bayeslaw.cli import flags, standings
 from bayeslaw.cli.lists import OptionalInteger
 from bayeslaw.cli.output import note, own, print_json, print_table
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, UsageError
@@ -103,7 +103,7 @@ def _submitted(
         note("nothing is left to train: no job submitted")
         return _report(plan, local.outcomes(order, before), as_json)
     submitted = executor.submit(order, slurm, jobs=min(jobs, len(left)), tracking_uri=uri)
-    status = f"bayeslaw sweep status {order.plan} --out {order.out}"
+    status = standings.command("status", order.plan, order.out)
     note(f"jobs {', '.join(submitted.jobs)}, their logs in {submitted.folder}")
     if waits:
         executor.wait(submitted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from cyclopts import Parameter
 
 from bayeslaw.cli import flags
 from bayeslaw.cli.output import note, own, print_json, printable, table_lines
+from bayeslaw.errors import UsageError
 from bayeslaw.plan import Plan, read_plan
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def status(
         Print one JSON object.
     """
     planned = read_plan(plan)
+    _require_folder(out)
     standing = own("trainer.standing")
 
     def look() -> list[Standing]:
@@ -87,8 +90,9 @@ def retry(plan: Path, runs: Names = None, /, *, out: Path, as_json: flags.Json =
     as_json
         Print one JSON object.
     """
+    _require_folder(out)
     done = own("trainer.marks").retry(read_plan(plan), out, runs or ())
-    _tell(done, as_json, bool(runs), f"`bayeslaw sweep run {plan} --out {out}`, unless workers are at it")
+    _tell(done, as_json, bool(runs), f"`{command('run', plan, out)}`, unless workers are at it")
 
 
 def cancel(plan: Path, runs: Names = None, /, *, out: Path, as_json: flags.Json = False) -> None:
@@ -105,8 +109,19 @@ def cancel(plan: Path, runs: Names = None, /, *, out: Path, as_json: flags.Json 
     as_json
         Print one JSON object.
     """
+    _require_folder(out)
     done = own("trainer.marks").cancel(read_plan(plan), out, runs or ())
-    _tell(done, as_json, bool(runs), f"`bayeslaw sweep retry {plan} --out {out}` takes that back; checkpoints are kept")
+    _tell(done, as_json, bool(runs), f"`{command('retry', plan, out)}` takes that back; checkpoints are kept")
+
+
+def command(verb: str, plan: Path, out: Path) -> str:
+    """The command that does something with a sweep, as it can be pasted."""
+    return printable(f"bayeslaw sweep {verb} {shlex.quote(str(plan))} --out {shlex.quote(str(out))}")
+
+
+def _require_folder(out: Path) -> None:
+    if not out.is_dir():
+        raise UsageError(f"there is no folder {out}", do="name the --out of `bayeslaw sweep run`, or begin with that")
 
 
 def _tell(marked: Sequence[Any], as_json: bool, were_named: bool, then: str) -> None:
@@ -118,7 +133,7 @@ def _tell(marked: Sequence[Any], as_json: bool, were_named: bool, then: str) -> 
         if each.done or were_named:
             print(printable(f"{each.run_id}: {each.text}"))
     done = sum(each.done for each in marked)
-    print(f"{done} of {len(marked)} runs")
+    print(f"{done} of {len(marked)} runs" + ("" if done else f"; {marked[0].text}"))
     if done:
         note(f"next: {then}")
 
@@ -176,11 +191,11 @@ def _summary(plan: Plan, stands: Sequence[Standing], file: Path | None = None, o
             lines.append(printable(f"{each.run_id}: {each.state}, {each.attempts} tried: {each.error}"))
     if file and out and not counts.get("running"):
         if any(counts.get(state) for state in own("trainer.standing").LEFT):
-            lines.append(
-                f"next: `bayeslaw sweep run {file} --out {out}`; what is finished stays, what was begun goes on"
-            )
+            lines.append(f"next: `{command('run', file, out)}`; what is finished stays, what was begun goes on")
         elif counts.get("given up"):
-            lines.append(f"next: `bayeslaw sweep retry {file} --out {out}` once the cause is mended")
+            lines.append(f"next: `{command('retry', file, out)}` once the cause is mended")
+        elif counts.get("cancelled"):
+            lines.append(f"next: `{command('retry', file, out)}` arms what was cancelled")
     return lines
 
 

@@ -63,7 +63,7 @@ def trained(run: PlannedRun, plan: Plan, out: Path) -> tuple[str, dict[str, Any]
                 config_hash=run.config_hash,
                 versions={},
                 row=run.known,
-                sweep=plan.sweep,
+                sweep={"plan": plan.sweep, "runs": len(plan.runs)},
             )
         state: str = "failed"
         try:

@@ -49,7 +49,12 @@ def trained(run: PlannedRun, out: Path, *, seconds: float = 0.0, faults: dict | 
             journal.resume(step=step, versions={}, row={})
         else:
             journal.start(
-                study="standin", config=run.config, config_hash=run.config_hash, versions={}, row=run.known, sweep="s"
+                study="standin",
+                config=run.config,
+                config_hash=run.config_hash,
+                versions={},
+                row=run.known,
+                sweep={"plan": "5", "runs": 1},
             )
         try:
             while step < STEPS:

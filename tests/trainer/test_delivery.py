@@ -15,8 +15,10 @@ from bayeslaw import schema, store
 from bayeslaw.errors import NoRunsError, TrackingError
 from bayeslaw.journal import FILE_NAME, JournalWriter, find_journals, read_journal
 from bayeslaw.runs import load_runs
-from trainer import delivery, rundir, tracking
+from trainer import delivery, loop, rundir, tracking
+from trainer.config import TrainConfig
 from trainer.delivery import Delivery
+from trainer.execution import Execution
 from trainer.tracking import sync
 
 
@@ -344,3 +346,27 @@ def test_a_copy_of_the_folder_is_the_same_run(finished, store_uri, tmp_path):
     (result,) = sync(tmp_path / "copy", tracking_uri=store_uri)
     assert result.delivered == 0
     assert len(runs_in(store_uri)) == 1
+
+
+def test_a_damaged_journal_goes_on_after_its_last_whole_line(fields, store_uri, tmp_path, capsys):
+    """As the same run of MLflow, with the curve up to the damage."""
+    execution = Execution(checkpoint_every=12)
+    config = TrainConfig.of(**fields)
+    loop.train(config, tmp_path, study="tiny", quiet=True, execution=execution)
+    sync(tmp_path, tracking_uri=store_uri)
+    path = journal_of(tmp_path).path
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:3]) + lines[3].replace("train/loss", "train/lost") + "".join(lines[4:]))
+    loop.train(config, tmp_path, study="tiny", execution=execution)
+    told = capsys.readouterr().err
+    assert "kept as journal.jsonl.1; a new one goes on after its last whole line" in told
+    journal = journal_of(tmp_path)
+    assert [record["event"] for record in journal.records[:4]] == ["start", "metrics", "metrics", "resume"]
+    assert journal.state == "finished"
+    sync(path.parent, tracking_uri=store_uri)
+    (run,) = runs_in(store_uri)
+    assert (run.info.status, run.data.tags[schema.TAG_DELIVERED]) == ("FINISHED", mark(journal))
+    path.write_text("rubbish\n")
+    loop.train(config, tmp_path, study="tiny", execution=execution)
+    assert "the curve up to now is not in it" in capsys.readouterr().err
+    assert journal_of(tmp_path).state == "finished"

@@ -33,17 +33,25 @@ tracking = Tracking(uri)
 with rundir.claimed(run_dir):
     writer = JournalWriter(run_dir)
     tracking.follow(writer.path)
-    writer.start(study="tiny", config={}, config_hash="abc", versions={}, row={"run_id": "k", "budget": 1e9}, sweep="5")
+    row, sweep = {"run_id": "k", "budget": 1e9}, {"plan": "5", "runs": 1}
+    writer.start(study="tiny", config={}, config_hash="abc", versions={}, row=row, sweep=sweep)
     writer.metrics(1, {"train/loss": 5.0})
     print("ready", flush=True)
     time.sleep(600)
 """
 
 
-def begun(run_dir, *, sweep=None, run_id="a", points=0):
+def begun(run_dir, *, sweep=None, planned=1, run_id="a", points=0):
     writer = JournalWriter(run_dir)
     row = {"run_id": run_id, "recurrences": 2.0, "budget": 1e9}
-    writer.start(study="tiny", config={"seed": 0}, config_hash=f"hash {run_id}", versions={}, row=row, sweep=sweep)
+    writer.start(
+        study="tiny",
+        config={"seed": 0},
+        config_hash=f"hash {run_id}",
+        versions={},
+        row=row,
+        sweep={"plan": sweep, "runs": planned} if sweep else None,
+    )
     for step in range(1, points + 1):
         writer.metrics(step, {"train/loss": 1.0 / step})
     return writer
@@ -120,7 +128,7 @@ def test_a_run_killed_outright_is_told_as_killed_and_goes_on_as_the_same(store_u
     process.stdout.close()
     client = store.connect(store_uri)
     wait_until(lambda: client.get_experiment_by_name("tiny"))
-    wait_until(lambda: states(store_uri) == {"k": ("KILLED", "killed"), "sweep": ("FINISHED", "finished")})
+    wait_until(lambda: states(store_uri) == {"k": ("KILLED", "killed"), "sweep": ("KILLED", "killed")})
     with Tracking(store_uri) as following, rundir.claimed(run_dir):
         writer = JournalWriter(run_dir)
         writer.resume(step=0, versions={}, row={})
@@ -300,7 +308,7 @@ def test_silent_runs_are_closed_on_demand(store_uri, tmp_path):
         assert close_silent("tiny", minutes=60, tracking_uri=store_uri) == []
         time.sleep(0.3)
         ((run_id, silent),) = close_silent("tiny", minutes=0.001, tracking_uri=store_uri)
-        assert (run_id, states(store_uri)) == ("a", {"a": ("KILLED", "killed"), "sweep": ("FINISHED", "finished")})
+        assert (run_id, states(store_uri)) == ("a", {"a": ("KILLED", "killed"), "sweep": ("KILLED", "killed")})
         assert 0.001 < silent < 10
         writer.end(state="finished", row={})
         sync(tmp_path, tracking_uri=store_uri)
@@ -313,7 +321,7 @@ def test_silent_runs_are_closed_on_demand(store_uri, tmp_path):
 
 def test_a_sweep_runs_while_any_of_its_runs_does(told, store_uri, tmp_path):
     carrier, _ = told
-    writers = [begun(tmp_path / "runs" / name, sweep="beef", run_id=name) for name in "ab"]
+    writers = [begun(tmp_path / "runs" / name, sweep="beef", planned=2, run_id=name) for name in "ab"]
     for writer in writers:
         carrier.follow(writer.path)
     carrier.round(now=True)
@@ -324,6 +332,10 @@ def test_a_sweep_runs_while_any_of_its_runs_does(told, store_uri, tmp_path):
     carrier.round(now=True)
     assert states(store_uri)["sweep"] == ("RUNNING", "running")
     writers[1].end(state="finished", row={})
+    carrier.round(now=True)
+    assert states(store_uri)["sweep"] == ("KILLED", "killed")  # one of two has come to its end
+    writers[0].resume(step=0, versions={}, row={})
+    writers[0].end(state="diverged", row={})
     carrier.round(now=True)
     assert states(store_uri)["sweep"] == ("FINISHED", "finished")
 

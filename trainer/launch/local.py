@@ -17,10 +17,11 @@ from trainer.launch import Order
 from trainer.rundir import run_directory
 from trainer.signals import Signals, stopped
 from trainer.standing import RUNNING, left, standings
-from trainer.sweep import BUSY, RunOutcome, require_read
+from trainer.sweep import BUSY, RunOutcome, require_device, require_read
 from trainer.tracking import Tracking
 
 POLL_SECONDS = 0.1
+FLUSH_SECONDS = 10.0
 LAST_SECONDS = 5.0
 """That a worker has, once it is to stop at once, before it is killed."""
 
@@ -63,7 +64,7 @@ def launch(
     with Tracking(tracking_uri) if tracking_uri else contextlib.nullcontext() as tracking:
         if tracking:
             tracking.follow(*(run_directory(order.out, run.run_id) / FILE_NAME for run in plan.runs))
-        workers.supervise()
+        workers.supervise(tracking.flush if tracking else None)
     return outcomes(order, before)
 
 
@@ -119,15 +120,22 @@ class Workers:
         self.gave_up = 0
         """Workers that said why they cannot go on, or died before they began."""
 
-    def supervise(self) -> None:
-        """Start the workers, replace those that die while something is left, and wait for the others."""
+    def supervise(self, flush: Callable[[], None] | None = None) -> None:
+        """Start the workers, replace those that die while something is left, and wait for the others.
+
+        ``flush`` is called now and then: it has what delivers replaced where that died.
+        """
         asked = False
+        flushed = time.monotonic()
         with Signals() as signals:
             try:
                 for number in range(1, self._jobs + 1):
                     self._start(number)
                 while self._alive or self._vacant:
                     time.sleep(POLL_SECONDS)
+                    if flush and time.monotonic() - flushed >= FLUSH_SECONDS:
+                        flush()
+                        flushed = time.monotonic()
                     if signals.requested is not None and not asked:
                         asked = True
                         self._tell("stopping: every worker finishes its step and saves; once more stops at once")
@@ -144,6 +152,7 @@ class Workers:
             finally:
                 self._end()
         if asked:
+            self._tell("stopped, every run in training is saved; the same command goes on with them")
             raise stopped(signals.requested)
 
     def _start(self, number: int) -> None:
@@ -243,6 +252,7 @@ def visible_gpus(order: Order) -> list[str]:
 
         gpus = [str(number) for number in range(torch.cuda.device_count())]
     here = order.processes // order.nodes
+    require_device(order.execution, bool(gpus))
     if gpus and here > len(gpus):
         raise UsageError(
             f"{here} GPUs of this machine for a run, and it shows {len(gpus)}",

@@ -191,6 +191,7 @@ def submit(order: Order, slurm: Slurm, *, jobs: int, tracking_uri: str | None = 
             with executor.batch():
                 submitted = [executor.submit(Work(order)) for _ in range(jobs)]
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:  # submitit's own are RuntimeErrors
+        shutil.rmtree(folder, ignore_errors=True)
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise BayeslawError(
             f"Slurm does not take the jobs: {lines[-1] if lines else error}",
