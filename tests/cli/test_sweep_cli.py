@@ -68,3 +68,27 @@ def test_two_workers_and_one_store(planned, tmp_path, store_uri, monkeypatch, ca
     assert sorted(tracked.runs["loss"]) == sorted(row["loss"] for row in answer["runs"])
     assert run(words) == 0
     assert "2 of 2 runs are finished, 2 since before; 0 went wrong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["status", "cancel", "retry"])
+def test_a_folder_that_is_none_is_refused(planned, tmp_path, capsys, verb):
+    plan = tmp_path / "plan.json"
+    assert run([*planned, "--out", str(plan)]) == 0
+    capsys.readouterr()
+    for out in (tmp_path / "mistyped", plan):
+        assert run(["sweep", verb, str(plan), "--out", str(out)]) == 2
+        assert f"there is no folder {out}" in capsys.readouterr().err
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_commands_can_be_pasted(planned, tmp_path, capsys):
+    plan, out = tmp_path / "plan.json", tmp_path / "my dir; rm -rf x"
+    assert run([*planned, "--out", str(plan)]) == 0
+    out.mkdir()
+    capsys.readouterr()
+    assert run(["sweep", "cancel", str(plan), "--out", str(out)]) == 0
+    assert f"`bayeslaw sweep retry {plan} --out '{out}'`" in capsys.readouterr().err
+    assert run(["sweep", "status", str(plan), "--out", str(out)]) == 0
+    assert f"next: `bayeslaw sweep retry {plan} --out '{out}'`" in capsys.readouterr().out
+    assert run(["sweep", "cancel", str(plan), "--out", str(out)]) == 0
+    assert "0 of 2 runs; cancelled before" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+import torch
 
 from bayeslaw.errors import JournalError, TrackingError, UsageError
 from bayeslaw.journal import find_journals, read_journal
@@ -14,6 +15,7 @@ from trainer.attempts import recorded
 from trainer.config import TrainConfig
 from trainer.data import FINEWEB_EDU, load_corpus
 from trainer.execution import Execution
+from trainer.launch import Order, local
 from trainer.learner import Learner
 from trainer.loop import with_digest
 from trainer.memory import least_bytes
@@ -257,7 +259,8 @@ def test_a_run_that_fails_is_tried_again_after_the_others(plan, tmp_path, monkey
         ("begin", None), ("end", "failed"), ("begin", None), ("end", "finished"),
     ]  # fmt: skip
     assert tried[1]["error"] == "OSError: no disk"
-    assert {journal.start["sweep"] for journal in map(read_journal, find_journals(tmp_path))} == {plan.sweep}
+    swept = [journal.start["sweep"] for journal in map(read_journal, find_journals(tmp_path))]
+    assert swept == [{"plan": plan.sweep, "runs": 4}] * 4
 
 
 def test_a_run_that_cannot_begin_is_given_up(grid, tmp_path, corpus, capsys):
@@ -384,3 +387,21 @@ def test_cells_of_a_preset():
 def test_cells_that_cannot_be_planned(shared_fields, cells, changes, match):
     with pytest.raises(UsageError, match=match):
         plan_cells(cells, **{**shared_fields, **changes})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_tried(plan, tmp_path, jobs):
+    path = tmp_path / "plan.json"
+    write_plan(plan, path)
+    order = Order(plan=path, out=tmp_path / "out", execution=Execution(device="cuda"))
+
+    def train():
+        if jobs == 1:
+            return run_plan(plan, order.out, execution=order.execution, quiet=True)
+        return local.launch(order, jobs=jobs, tell=print)
+
+    with pytest.raises(UsageError, match="this machine shows no GPU") as refused:
+        train()
+    assert "nothing was tried" in refused.value.do
+    assert not (tmp_path / "out").exists()
