@@ -76,7 +76,10 @@ def test_journals_through_a_server_and_back(postgres, folder, tmp_path):
         ]:
             assert answer(uri, headers, b'{"max_results": 1}' if "Origin" in headers else None) == status, headers
     assert PASSWORD not in server.output
-    stored = postgres.query("SELECT count(*) FROM runs WHERE status = 'FINISHED'")
+    stored = postgres.query(
+        "SELECT count(*) FROM runs JOIN experiments USING (experiment_id)"
+        " WHERE experiments.name = 'desk-rates' AND status = 'FINISHED'"
+    )
     assert stored == [(RUNS,)]
     assert len(list((tmp_path / "mlartifacts").rglob("curve.csv"))) == RUNS
 
