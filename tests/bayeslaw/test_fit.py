@@ -186,7 +186,6 @@ def test_settings_that_cannot_be_meant(setting, text):
         fit("isodepth", **setting)
 
 
-@pytest.mark.slow
 def test_weak_tables_pass_the_diagnostics():
     """Collinear tokens = 20 n: a ridge that the first try does not sample well enough, and the second does."""
     n = np.geomspace(3e7, 3e9, 12).round()
