@@ -50,7 +50,11 @@ def test_the_runs_are_real(demo):
     assert runs["d_model"].nunique() == 3
     client = connect(store)
     experiment = client.get_experiment_by_name(study)
-    tracked = client.search_runs([experiment.experiment_id], max_results=100)
+    found = client.search_runs([experiment.experiment_id], max_results=100)
+    tracked = [run for run in found if TAG_RUN_ID in run.data.tags]
+    (sweep,) = (run for run in found if TAG_RUN_ID not in run.data.tags)
+    assert sweep.info.status == "FINISHED"
+    assert {run.data.tags["mlflow.parentRunId"] for run in tracked} == {sweep.info.run_id}
     assert len(tracked) == 18
     for run in tracked:
         assert run.info.status == "FINISHED"
