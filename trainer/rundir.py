@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bayeslaw import journal
 from bayeslaw.errors import BayeslawError, JournalError
+from bayeslaw.files import written_whole
 
 LOCK = "lock"
 HEARTBEAT_SECONDS = 30.0
@@ -131,7 +132,8 @@ def begin_from(damaged: Path, path: Path, config_hash: str) -> bool:
     try:
         if journal.read_start(damaged)["config_hash"] != config_hash:
             return False
-        path.write_bytes(journal.whole_part(damaged))
+        with written_whole(path, error=JournalError) as partial:
+            partial.write_bytes(journal.whole_part(damaged))
     except (JournalError, OSError):
         return False
     return True
