@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: one file for each task, recurrences and checkpoint of a run, and the table they make.
+"""What an evaluation leaves behind: a file for each task, recurrences and checkpoint of a run, and the table they make.
 
 ``RUN_DIR/evaluations/step-000000480/<task>-r<r>-<key>.json`` is one JSON object: ``format, key, time, row, checkpoint,
 task, recurrences, tokenizer, precision, versions, results, per_example``, see `Evaluation`. It is written whole or not
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -25,6 +26,9 @@ FOLDER = "evaluations"
 
 FORMAT = 1
 
+METRIC = "eval/"
+"""What the names of all metrics of evaluations in MLflow begin with."""
+
 AXES = {
     "knowledge": "parametric knowledge",
     "reading": "reading comprehension",
@@ -34,7 +38,10 @@ AXES = {
     "validation": "validation loss",
     "other": "other tasks",
 }
-"""Axes of evaluation and what they measure: the five of arXiv 2604.21106, held-out text, and what is in none of them."""
+"""Axes of evaluation and what they measure: the five of arXiv 2604.21106, held-out text, and all else."""
+
+VALIDATION = "validation"
+"""Axis of held-out text."""
 
 AXIS_MEAN = "mean"
 """Stands in the column ``task`` for the plain mean over the tasks of an axis, where a table has that alone."""
@@ -139,10 +146,33 @@ class Evaluation:
 
     @property
     def metric(self) -> str:
-        """Name of its metrics in MLflow without the last part: ``eval/<axis>/<task>``, with ``/r<r>`` where r is not
-        the trained one."""
+        """What the names of its metrics in MLflow begin with: ``eval/<axis>/<task>``, then ``/r<r>`` for another r."""
         other = "" if self.recurrences == self.row["recurrences"] else f"/r{self.recurrences}"
-        return f"eval/{self.task['axis']}/{self.task['name']}{other}"
+        return f"{METRIC}{self.task['axis']}/{self.task['name']}{other}"
+
+    @property
+    def file_name(self) -> str:
+        """Name of its file."""
+        return f"{self.task['name']}-r{self.recurrences}-{self.key}.json"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What its file holds."""
+        return {"format": FORMAT} | asdict(self)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its metrics in MLflow: numbers of its results that are no NaN, and its shots."""
+        results = self.results
+        values = {
+            "loss": results.loss,
+            "loss_se": results.loss_se,
+            "accuracy": results.accuracy,
+            "accuracy_se": results.accuracy_se,
+            "examples": results.examples,
+            "answer_tokens": results.answer_tokens,
+            "shots": self.task["shots"],
+        }
+        return {f"{self.metric}/{name}": float(value) for name, value in values.items() if math.isfinite(value)}
 
     @property
     def table_row(self) -> dict[str, Any]:
@@ -167,7 +197,7 @@ class Evaluation:
 def results_of(
     nats: Sequence[float],
     tokens: Sequence[int],
-    correct: Sequence[bool],
+    correct: Sequence[float],
     *,
     left_out: Mapping[str, int],
     shortened: int,
@@ -180,7 +210,8 @@ def results_of(
         Of each gold answer; at least one example.
     tokens : sequence of int
         Of each gold answer, 1 or more.
-    correct : sequence of bool
+    correct : sequence of float
+        1 for a right answer and 0 for a wrong one, or the share of its tokens that are the likeliest.
     left_out, shortened
         See `Results`.
 
@@ -192,12 +223,12 @@ def results_of(
     """
     count, total = len(nats), sum(tokens)
     loss = math.fsum(nats) / total
-    accuracy = sum(map(bool, correct)) / count
+    accuracy = math.fsum(correct) / count
     loss_se = accuracy_se = math.nan
     if count > 1:
         squares = math.fsum((n - loss * t) ** 2 for n, t in zip(nats, tokens, strict=True))
         loss_se = math.sqrt(squares * count / (count - 1)) / total
-        accuracy_se = math.sqrt(accuracy * (1 - accuracy) / (count - 1))
+        accuracy_se = statistics.stdev(correct) / math.sqrt(count)
     return Results(loss, loss_se, accuracy, accuracy_se, count, total, dict(left_out), shortened)
 
 
@@ -207,21 +238,18 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def path_of(run_dir: Path, *, step: int, task: str, recurrences: int, key: str) -> Path:
-    """Where an evaluation is kept."""
-    return run_dir / FOLDER / f"step-{step:09d}" / f"{task}-r{recurrences}-{key}.json"
-
-
-def write_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Write an evaluation, whole or not at all.
+def write_evaluation(run_dir: Path, evaluation: Evaluation) -> Path:
+    """Write an evaluation into the directory of its run, whole or not at all.
 
     Raises
     ------
     DataError
         The file cannot be written.
     """
+    path = run_dir / FOLDER / f"step-{evaluation.checkpoint['step']:09d}" / evaluation.file_name
     with written_whole(path, error=DataError) as partial:
-        partial.write_text(json.dumps({"format": FORMAT} | asdict(evaluation), separators=(",", ":")) + "\n")
+        partial.write_text(json.dumps(evaluation.as_dict(), separators=(",", ":")) + "\n")
+    return path
 
 
 def read_evaluation(path: Path) -> Evaluation:

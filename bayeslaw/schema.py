@@ -124,6 +124,8 @@ TAG_SWEEP = "bayeslaw.sweep"
 """First sixteen digits of the plan's hash: of a run that a sweep trains, and of the run that stands for the sweep."""
 TAG_PLANNED = "bayeslaw.planned_runs"
 """Runs of the plan, on the run that stands for the sweep: it is finished when so many have come to their end."""
+TAG_EVALUATIONS = "bayeslaw.evaluations"
+"""Digest of the evaluations of the run that have reached MLflow."""
 TAG_ERROR = "bayeslaw.error"
 
 METRIC_TRAIN_LOSS = "train/loss"

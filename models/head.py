@@ -49,6 +49,18 @@ def token_losses(h_Nd: Tensor, head_Vd: Tensor, targets_N: Tensor) -> Tensor:
     return torch.cat([_losses(_tanh(h_nd, head_Vd), targets_n)[0] for h_nd, targets_n in pieces])
 
 
+@torch.no_grad()
+def token_scores(h_Nd: Tensor, head_Vd: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of each target [N], nats, and whether it is the likeliest [N]; parameters as for `mean_loss`."""
+    h_Nd, head_Vd = _cast(h_Nd, head_Vd)
+    losses, likeliest = [], []
+    for h_nd, targets_n in zip(_pieces(h_Nd, head_Vd), _pieces(targets_N, head_Vd), strict=True):
+        t_nV = _tanh(h_nd, head_Vd)
+        losses.append(_losses(t_nV, targets_n)[0])
+        likeliest.append(t_nV.argmax(dim=1) == targets_n)
+    return torch.cat(losses), torch.cat(likeliest)
+
+
 class _MeanLoss(torch.autograd.Function):
     """`mean_loss` with its gradients."""
 

@@ -141,6 +141,36 @@ class Cache:
         self._passes = 0
 
 
+class Prefix(Cache):
+    """What one sequence left in a cache, which any number of sequences go on from; they leave nothing in it.
+
+    Parameters
+    ----------
+    cache : Cache
+        Of one sequence, [1, H, length, k] for each pass; no longer of use itself.
+    seq_len : int
+        Most tokens of a sequence, its beginning in the cache included.
+    """
+
+    def __init__(self, cache: Cache, seq_len: int) -> None:
+        super().__init__(seq_len)
+        self.length = cache.length
+        self._pairs = cache._pairs
+        self._passes_each = cache._passes_each
+
+    def extend(self, k_BHTk: Tensor, v_BHTk: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of this pass with those of each sequence appended, [B, H, length + T, k] each."""
+        if self._passes < len(self._pairs):  # `advance` says what is wrong otherwise
+            held = (pair[:, :, : self.length].expand(len(k_BHTk), -1, -1, -1) for pair in self._pairs[self._passes])
+            k_BHTk, v_BHTk = (torch.cat(both, dim=2) for both in zip(held, (k_BHTk, v_BHTk), strict=True))
+        self._passes += 1
+        return k_BHTk, v_BHTk
+
+    def advance(self, tokens: int) -> None:
+        """End a forward pass."""
+        super().advance(0)
+
+
 class Attention(nn.Module):
     """Causal self-attention with rotary positions and parameter-free RMSNorm on queries and keys.
 
@@ -217,8 +247,12 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(width)
         self.mlp = MLP(width)
 
-    def forward(self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None) -> Tensor:
-        """One layer; [B, T, d] to [B, T, d]."""
-        x_BTd = x_BTd + self.attention(self.attention_norm(x_BTd), rotary, cache)
-        y_BTd: Tensor = x_BTd + self.mlp(self.mlp_norm(x_BTd))
-        return y_BTd
+    def forward(
+        self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None, places_N: Tensor | None = None
+    ) -> Tensor:
+        """One layer; [B, T, d] to [B, T, d], or to [N, d] where only these of the B T tokens are wanted."""
+        x: Tensor = x_BTd + self.attention(self.attention_norm(x_BTd), rotary, cache)
+        if places_N is not None:
+            x = x.flatten(0, 1)[places_N]
+        y: Tensor = x + self.mlp(self.mlp_norm(x))
+        return y

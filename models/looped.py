@@ -10,7 +10,7 @@ arXiv 2604.21106, section "Architecture".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
-from models.head import capped, mean_loss, token_losses
+from models.head import capped, mean_loss, token_losses, token_scores
 from models.injection import HyperConnections, make_injection
-from models.layers import Block, Cache, Matrix, RMSNorm, Rotary
+from models.layers import Block, Cache, Matrix, Prefix, RMSNorm, Rotary
 
 HEAD_STD = 1e-3
 
@@ -132,8 +132,45 @@ class LoopedTransformer(nn.Module):
         losses_N = token_losses(h_BTd.flatten(0, 1), self.head, tokens_BS[:, 1:].flatten())
         return losses_N.view(h_BTd.shape[:2])
 
-    def _read_by_head(self, tokens_BT: Tensor, recurrences: int | None = None, cache: Cache | None = None) -> Tensor:
-        """What the head reads, [B, T, d]."""
+    @torch.no_grad()
+    def token_scores(
+        self,
+        tokens_BT: Tensor,
+        places_N: Tensor,
+        targets_N: Tensor,
+        *,
+        recurrences: int | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Loss of some next tokens [N], nats, and whether each is the likeliest [N].
+
+        Parameters
+        ----------
+        tokens_BT, recurrences, cache
+            As for `forward`.
+        places_N : tensor of int64, [N]
+            Which of the B T tokens, counted row by row, they come after.
+        targets_N : tensor of int64, [N]
+            The tokens that come next there.
+        """
+        h_Nd = self._read_by_head(tokens_BT, recurrences, cache, places_N)
+        return token_scores(h_Nd, self.head, targets_N)
+
+    @torch.no_grad()
+    def fill(self, tokens_T: Tensor, *, recurrences: int | None = None) -> Prefix:
+        """What tokens [T] leave for sequences that begin with them; parameters as for `forward`."""
+        cache = Cache(len(tokens_T))
+        self._read_by_head(tokens_T[None], recurrences, cache)
+        return Prefix(cache, self.architecture.seq_len)
+
+    def _read_by_head(
+        self,
+        tokens_BT: Tensor,
+        recurrences: int | None = None,
+        cache: Cache | None = None,
+        places_N: Tensor | None = None,
+    ) -> Tensor:
+        """What the head reads, [B, T, d], or [N, d] of some of the B T tokens."""
         runs = self.architecture.recurrences if recurrences is None else self._checked(recurrences)
         self._check_length(tokens_BT.shape[1], cache)
         e_BTd = self.embedding_norm(F.embedding(tokens_BT, self.embedding))
@@ -151,21 +188,22 @@ class LoopedTransformer(nn.Module):
                 else:
                     h = self._recur(e_BTd, h, t, cache)
 
-        h_BTd = self._through(self.coda, self.injection.read(h), cache)
+        h = self._through(self.coda, self.injection.read(h), cache, places_N)
         if cache is not None:
             cache.advance(tokens_BT.shape[1])
-        read_BTd: Tensor = self.final_norm(h_BTd)
-        return read_BTd
+        read: Tensor = self.final_norm(h)
+        return read
 
     def _recur(self, e_BTd: Tensor, h: Tensor, t: int, cache: Cache | None = None) -> Tensor:
         """One recurrence: injection, shared block, norm; the state before it to the state after it."""
         u_BTd = self._through(self.shared, self.injection.enter(e_BTd, h, t), cache)
         return self.injection.leave(h, self.recurrence_norm(u_BTd), t)
 
-    def _through(self, blocks: Iterable[nn.Module], x_BTd: Tensor, cache: Cache | None) -> Tensor:
-        for block in blocks:
-            x_BTd = block(x_BTd, self.rotary, cache)
-        return x_BTd
+    def _through(self, blocks: nn.ModuleList, x: Tensor, cache: Cache | None, places_N: Tensor | None = None) -> Tensor:
+        """Through all blocks, [B, T, d] to [B, T, d]; after the last to [N, d] where only these tokens are wanted."""
+        for number, block in enumerate(blocks, start=1):
+            x = block(x, self.rotary, cache, places_N if number == len(blocks) else None)
+        return x if places_N is None or len(blocks) else x.flatten(0, 1)[places_N]
 
     def _checked(self, recurrences: int) -> int:
         """Refuse a number of recurrences that there are no parameters for."""

@@ -12,86 +12,23 @@ from bayeslaw.architecture import Architecture
 from bayeslaw.errors import UsageError
 from models.layers import Cache
 from models.looped import LoopedTransformer
-from trainer import checkpoint
 from trainer.checks import is_positive, nearest, require_count
-from trainer.data.corpora import HUB_CORPORA, STDLIB
-from trainer.data.format import TRAIN, is_packed, read_meta
-from trainer.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, tokenizer_of
-from trainer.layering import recorded_config
-from trainer.sections import BYTE_VALUES, MOST_LAYERS
-from trainer.states import require_same
+from trainer.data.tokenizer import Tokenizer
+from trainer.sections import MOST_LAYERS
+from trainer.trained import TEXT, trained
 
 DECODINGS = ("cached", "plain")
 """``plain`` runs the whole window through the network for every token, ``cached`` only what is new."""
-
-TEXT = ByteTokenizer(bos=0)
-"""How corpora of text are read: a zero byte begins a document."""
 
 MOST = 2**63
 
 
 def load_model(path: Path) -> LoopedTransformer:
-    """The network of a run's newest checkpoint, or of a checkpoint.
+    """The network of a run's newest checkpoint, or of a checkpoint, see `trainer.trained`.
 
     It computes in float64: the rounding in which the two decodings differ then decides nothing.
-
-    Parameters
-    ----------
-    path : Path
-        A run directory or a checkpoint's.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint, it is damaged, or its weights are of another architecture than its config.
     """
-    point = checkpoint.read(path)
-    config = recorded_config(point.facts, point.path)
-    model = LoopedTransformer(config.architecture, head_size=config.model.head_size)
-    weights = point.tensors("model")
-    require_same(weights, dict(model.named_parameters()))
-    model.load_state_dict(weights)
-    return model.double().eval()
-
-
-def tokenizer_for(path: Path, named: str | None = None) -> Tokenizer:
-    """The tokenizer of a run's newest checkpoint, or of a checkpoint: the one beside its packed corpus, or bytes.
-
-    Parameters
-    ----------
-    path : Path
-        A run directory or a checkpoint's.
-    named : str, optional
-        The tokenizer to take instead, see `trainer.data.tokenizer.load_tokenizer`.
-
-    Raises
-    ------
-    UsageError
-        The corpus is not there to say which, or the network's vocabulary is smaller than the tokenizer's.
-    DataError
-        What the corpus says is damaged.
-    """
-    point = checkpoint.read(path)
-    config = recorded_config(point.facts, point.path)
-    corpus, most = config.data.corpus, config.model.vocab_size
-    if named is not None:
-        tokenizer = load_tokenizer(named)
-        if tokenizer.vocab_size > most:
-            raise UsageError(
-                f"the tokenizer {named} has {tokenizer.vocab_size} tokens",
-                allowed=f"at most {most}, the vocabulary of the network",
-                do="name the tokenizer that the network's corpus was packed with",
-            )
-        return tokenizer
-    if is_packed(Path(corpus)):
-        return tokenizer_of(read_meta(Path(corpus), TRAIN))
-    if corpus in HUB_CORPORA or (corpus != STDLIB and most > BYTE_VALUES and not Path(corpus).exists()):
-        raise UsageError(
-            f"the corpus {corpus!r} is not here to say how its text was tokenised",
-            allowed="--tokenizer with a tokenizer.json, a name of the hub, or bytes",
-            do="name the tokenizer, or call from the folder that the run was trained in",
-        )
-    return TEXT
+    return trained(path).network().double()
 
 
 def generate(
@@ -117,7 +54,7 @@ def generate(
     prompt : str
         The beginning of a document, empty for none.
     tokenizer : Tokenizer
-        Of the text that the network was trained on, see `tokenizer_for`.
+        Of the text that the network was trained on, see `trainer.trained.Trained.tokenizer`.
     tokens : int
         How many tokens.
     temperature : float

@@ -177,6 +177,20 @@ def _mistuned_cells() -> tuple[dict[str, Any], ...]:
     )
 
 
+PROBED_WIDTHS = {4e11: 32, 1.6e12: 48, 6.4e12: 64, 2.56e13: 96}
+"""Width of each budget of the runs that are evaluated on tasks: near the optimum of all r by the study `desk`."""
+
+
+def _probed_cells() -> tuple[dict[str, Any], ...]:
+    """One width for each budget, three seeds but for the largest budget."""
+    return tuple(
+        {"recipe": "baseline", "recurrences": r, "d_model": width, "budget": budget, "seed": seed}
+        for budget, width in PROBED_WIDTHS.items()
+        for seed in (REPLICATED if budget < max(PROBED_WIDTHS) else REPLICATED[:1])
+        for r in (1, 2, 4)
+    )
+
+
 _DESK = {
     "matrix_rate": DESK_RATE,
     "prelude_layers": 1,
@@ -231,6 +245,13 @@ PRESETS = {
             unrolled_layers=4,
             fields=_DESK,
             cells=_mistuned_cells(),
+        ),
+        Preset(
+            "desk-probes",
+            "30 runs to be evaluated on tasks: desk with a context of 256, r = 1, 2, 4 at four budgets up to 2.56e13",
+            unrolled_layers=4,
+            fields=_DESK | {"seq_len": 256},
+            cells=_probed_cells(),
         ),
     )
 }

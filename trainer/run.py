@@ -18,12 +18,12 @@ from trainer.config import TrainConfig
 from trainer.data import Batches
 from trainer.data.ahead import Ahead
 from trainer.distributed import World
-from trainer.evaluate import state_sizes, validation_loss
 from trainer.execution import Execution
 from trainer.hardware import peak_flops, peak_memory, restart_peak_memory
 from trainer.learner import Learner, Step
 from trainer.optim import schedule
 from trainer.signals import Signals
+from trainer.validation import state_sizes, validation_loss
 
 PATIENCE = 5
 """Steps skipped in a row after which a run has diverged: its weights are what makes the loss no number."""

@@ -23,6 +23,7 @@ from bayeslaw import schema, store
 from bayeslaw.errors import BayeslawError, NoRunsError, TrackingError, UsageError
 from bayeslaw.journal import read_journal, require_journals
 from trainer.delivery import Delivery, end_as_killed
+from trainer.evaluation.delivery import deliver_evaluations
 from trainer.experiments import SweepParent, milliseconds
 from trainer.rundir import STALE_SECONDS, alive, holder, last_sign, reason
 
@@ -217,6 +218,7 @@ def sync(
             if state == "running" and _is_dead(delivery, path.parent):
                 delivery.mark_killed(last_sign(path.parent) or journal.records[-1]["time"])
                 state = "killed"
+            deliver_evaluations(client, delivery.mlflow_run_id, path.parent)
             result = SyncResult(journal.run_id, path, delivery.mlflow_run_id, state, len(journal.records), delivered)
         except (BayeslawError, MlflowException, KeyError, TypeError, ValueError) as error:
             result = SyncResult("", path, delivery.mlflow_run_id, "", 0, 0, store.scrubbed(reason(error)))

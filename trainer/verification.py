@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayeslaw import schema, store
 from bayeslaw.errors import BayeslawError
+from bayeslaw.evaluations import METRIC, evaluations_of
 from bayeslaw.journal import Journal, read_journal, require_journals
 from trainer.delivery import CONFIG_ARTIFACT, CURVE_ARTIFACT, STATUS, curve_text, param_text
 from trainer.entries import Entries
@@ -98,6 +99,9 @@ def _compared(client: MlflowClient, journal: Journal) -> tuple[int, list[str]]:
         for entry in Entries(journal.path).read()
         for point in entry.points
     )
+    for each in evaluations_of(journal.path.parent):
+        when, step = milliseconds(each.time), each.checkpoint["step"]
+        wanted.update((name, step, when, _bits(value)) for name, value in each.metrics.items())
     experiment = client.get_experiment_by_name(journal.start["study"])
     same = (
         runs_tagged(client, experiment.experiment_id, schema.TAG_CONFIG_HASH, journal.start["config_hash"])
@@ -113,6 +117,8 @@ def _compared(client: MlflowClient, journal: Journal) -> tuple[int, list[str]]:
     (run,) = found
     there = Counter(_points(client, run))
     missing, extra = wanted - there, there - wanted
+    # What was evaluated again stays in MLflow beside what took its place.
+    extra = Counter({point: count for point, count in extra.items() if not point[0].startswith(METRIC)})
     differences = [
         f"{points.total()} points {what}, such as {_shown(next(iter(points)))}"
         for what, points in (("missing", missing), ("too many", extra))

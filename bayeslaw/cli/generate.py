@@ -56,7 +56,7 @@ def generate(
         Print one JSON object, token ids included.
     """
     module = own("trainer.generate")
-    reader = module.tokenizer_for(run, tokenizer)
+    reader = own("trainer.trained").trained(run).tokenizer(tokenizer)
     stream = module.generate(
         module.load_model(run),
         prompt,

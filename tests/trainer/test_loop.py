@@ -21,7 +21,7 @@ from tests.trainer.watching import ALONE, at_step, curve, only_journal, raiser
 from trainer import loop
 from trainer.config import TrainConfig
 from trainer.data import load_corpus
-from trainer.evaluate import EVALUATION_TOKENS, state_sizes, validation_loss
+from trainer.validation import EVALUATION_TOKENS, state_sizes, validation_loss
 from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.muon import MuonH

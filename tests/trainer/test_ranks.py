@@ -23,7 +23,7 @@ from trainer import checkpoint, evaluate, learner
 from trainer.config import TrainConfig
 from trainer.data import Batches, load_corpus
 from trainer.distributed import World, join
-from trainer.evaluate import validation_loss
+from trainer.validation import validation_loss
 from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.loop import train

@@ -1,0 +1,228 @@
+"""``bayeslaw eval``: score trained models on tasks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from bayeslaw.cli import flags
+from bayeslaw.cli.lists import Integer, Integers, OptionalInteger, Texts
+from bayeslaw.cli.output import note, own, print_json, print_table, require_page
+from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, TrackingError, UsageError
+from bayeslaw.journal import FILE_NAME
+
+app = App(name="eval", help="Score trained models on tasks, and keep the scores with their runs.")
+
+LINE_SECONDS = 10.0
+
+
+@app.default
+def evaluate(
+    *runs: Path,
+    tasks: Annotated[list[str] | None, Texts] = None,
+    recurrences: Annotated[list[int] | None, Integers] = None,
+    examples: OptionalInteger = None,
+    shots: OptionalInteger = None,
+    difficulty: OptionalInteger = None,
+    seed: Integer = 0,
+    data: Path | None = None,
+    offline: bool = False,
+    held_out: bool = True,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    pass_tokens: OptionalInteger = None,
+    again: Annotated[bool, Parameter(negative="")] = False,
+    verdict: Annotated[bool, Parameter(negative="")] = False,
+    out: Path | None = None,
+    tracking_uri: str | None = None,
+    as_json: flags.Json = False,
+) -> int:
+    """Score trained models on tasks: loss per token of the right answers, and accuracy beside it.
+
+    What was scored before is read, not scored again. Results are kept in the folder `evaluations` of each run, and
+    delivered to MLflow with the run.
+
+    Parameters
+    ----------
+    runs
+        Run directories (the newest checkpoint of each), checkpoints, or folders of runs.
+    tasks
+        probes (the default; made here), public (those of the paper, through lm-eval), or names of tasks: one or more.
+    recurrences
+        How often the shared block runs, one or more; as in training by default. More than in training is allowed.
+    examples
+        Examples of each task at most; as many as the task has by default, of a probe 1000.
+    shots
+        Examples shown before each question; the task's own number by default.
+    difficulty
+        Of probes; the probe's own by default.
+    seed
+        Of the examples of probes, and of what is drawn of public tasks.
+    data
+        Folder with the data of public tasks, as `bayeslaw data tasks` writes it; without it they come from the hub.
+    offline
+        Take data of the hub from its cache, and never ask the network.
+    held_out
+        Score the held-out text of the run's corpus, too.
+    tokenizer
+        bytes, a tokenizer.json or a NAME[@REVISION] of the hub, where the corpus is not here to say it.
+    device
+        cpu, cuda or auto.
+    precision
+        float32, bfloat16 or auto: bfloat16 on a GPU.
+    pass_tokens
+        Tokens of one forward pass; fewer take less memory.
+    again
+        Score once more what was scored before.
+    verdict
+        Say afterwards what the scores show of the effect of r, as `bayeslaw regimes` does.
+    out
+        With --verdict: write its page to this file.
+    tracking_uri
+        MLflow store; default MLFLOW_TRACKING_URI, else sqlite:///mlflow.db.
+    as_json
+        Print one JSON object.
+    """
+    if not runs:
+        raise UsageError("no run to evaluate", allowed="run directories, checkpoints, or folders of runs")
+    if out is not None and not verdict:
+        raise UsageError("--out without --verdict", do="add --verdict, or leave --out out")
+    require_page(out, *runs)
+    module = own("trainer.evaluate")
+    chosen = own("trainer.evaluation.choice").tasks_named(
+        tasks or ["probes"],
+        examples=examples,
+        shots=shots,
+        difficulty=difficulty,
+        seed=seed,
+        data=data,
+        offline=offline,
+    )
+    paths = module.runs_below(runs)
+    outcomes = []
+    for number, path in enumerate(paths, start=1):
+        evaluator = module.Evaluator(
+            path, tokenizer=tokenizer, device=device, precision=precision, pass_tokens=pass_tokens
+        )
+        label = f"[{number}/{len(paths)}] {evaluator.run_id}"
+        allowed = _allowed(
+            evaluator, recurrences, module.most_recurrences(evaluator.architecture), alone=len(paths) == 1
+        )
+        found = []
+        for outcome in (
+            evaluator.evaluate(chosen, recurrences=allowed, held_out=held_out, again=again, told=_told(label))
+            if allowed
+            else ()
+        ):
+            found.append(outcome)
+            if outcome.problem:
+                note(f"{label}: {outcome.task}: {outcome.problem}")
+        outcomes += found
+        _remarks(label, found)
+        if not as_json:
+            _print(evaluator, found)
+        _deliver(evaluator.run_dir, tracking_uri)
+    failed = [each for each in outcomes if each.problem]
+    made = sum(each.made for each in outcomes)
+    note(f"{made} scored, {len(outcomes) - made - len(failed)} scored before, {len(failed)} failed")
+    if as_json:
+        print_json({"evaluations": [_plain(each) for each in outcomes]})
+    if verdict and not failed:
+        return int(own("bayeslaw.cli.regimes").show(runs, out=out))
+    return EXIT_FAILURE if failed else EXIT_OK
+
+
+def _allowed(evaluator: Any, asked: list[int] | None, most: int, *, alone: bool) -> list[int]:
+    """Those of the recurrences asked for that the network can be run with."""
+    trained = int(evaluator.row["recurrences"])
+    if asked is None:
+        return [trained]
+    left = [r for r in asked if not 1 <= r <= most]
+    if left:
+        what = f"recurrences = {', '.join(map(str, left))} of {evaluator.run_id}, trained with {trained}"
+        allowed = f"1 to {most}" if most > 1 else "1: a network trained without loops has nothing to loop"
+        if alone or min(left) < 1:
+            raise UsageError(what, allowed=allowed)
+        note(f"left out: {what} (allowed: {allowed})")
+    kept = [r for r in dict.fromkeys(asked) if 1 <= r <= most]
+    if more := [r for r in kept if r > trained]:
+        note(
+            f"{evaluator.run_id} was trained with r = {trained}: r = {', '.join(map(str, more))} is beyond its training"
+        )
+    return kept
+
+
+def _told(label: str) -> Callable[[str, int, int], None]:
+    """Says how far a task is, every few seconds."""
+    shown = begun = time.monotonic()
+    of = ""
+
+    def told(task: str, done: int, total: int) -> None:
+        nonlocal shown, begun, of
+        now = time.monotonic()
+        if task != of:
+            of, begun, shown = task, now, now
+        if now - shown >= LINE_SECONDS and done < total:
+            shown = now
+            left = (now - begun) / done * (total - done)
+            print(f"{label}: {task} {done:,}/{total:,}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    return told
+
+
+def _remarks(label: str, outcomes: Iterable[Any]) -> None:
+    """Say what was cut or left out."""
+    for each in outcomes:
+        if each.evaluation is None:
+            continue
+        results = each.evaluation.results
+        if results.shortened:
+            note(
+                f"{label}: {each.task}: the context of {results.shortened:,} of {results.examples:,} examples was cut "
+                "to fit\n  the network's: the oldest shots first"
+            )
+        for why, count in results.left_out.items():
+            note(f"{label}: {each.task}: {count:,} examples left out: {why}")
+
+
+def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:
+    print(f"{evaluator.run_id}, step {evaluator.step:,}")
+    rows = []
+    for each in outcomes:
+        if each.evaluation is not None:
+            results = each.evaluation.results
+            rows.append(
+                (
+                    f"{each.evaluation.task['axis']}/{each.task}",
+                    str(each.recurrences),
+                    f"{results.loss:.4f} +- {results.loss_se:.4f}",
+                    f"{results.accuracy:.3f}",
+                    f"{results.examples:,}",
+                )
+            )
+    print_table(("task", "r", "nats/token", "accuracy", "examples"), rows)
+    print()
+
+
+def _plain(outcome: Any) -> dict[str, Any]:
+    row = outcome.evaluation.table_row if outcome.evaluation else {"task": outcome.task}
+    about = {"run_dir": str(outcome.run_dir), "made": outcome.made, "problem": outcome.problem}
+    return about | {"test_recurrences": outcome.recurrences} | row
+
+
+def _deliver(run_dir: Path, tracking_uri: str | None) -> None:
+    """Bring the run with its evaluations to MLflow, where it has a journal and there is a store."""
+    if not (run_dir / FILE_NAME).is_file():
+        return
+    try:
+        problem = own("trainer.tracking").sync(run_dir, tracking_uri=tracking_uri)[0].error
+    except TrackingError as error:
+        problem = str(error)
+    if problem:
+        note(f"not delivered to MLflow: {problem}\n  next: `bayeslaw runs sync {run_dir}`")
