@@ -33,6 +33,7 @@ from bayeslaw.evaluations import (
 from bayeslaw.version import versions
 from models.looped import LoopedTransformer
 from trainer import checkpoint
+from trainer.checks import require_count
 from trainer.config import TrainConfig
 from trainer.data.batches import validation_sequences
 from trainer.data.corpora import Corpus, load_corpus
@@ -41,6 +42,7 @@ from trainer.data.tokenizer import digest as tokenizer_digest
 from trainer.distributed import join
 from trainer.evaluation.scoring import PASS_TOKENS, Scorer
 from trainer.evaluation.tasks import Task
+from trainer.execution import Execution
 from trainer.sections import MOST_LAYERS
 from trainer.trained import Trained, trained
 
@@ -192,6 +194,9 @@ class Evaluator:
         precision: str = "auto",
         pass_tokens: int | None = None,
     ) -> None:
+        Execution(device=device, precision=precision)  # which says what is wrong with them
+        if pass_tokens is not None:
+            require_count("pass_tokens", pass_tokens)
         self._trained = trained(path)
         self.run_dir = _run_directory(self._trained.point.path)
         self.row = _row(self._trained)

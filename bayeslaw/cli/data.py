@@ -11,7 +11,7 @@ from cyclopts import App
 from bayeslaw.cli import flags
 from bayeslaw.cli.lists import Integer, OptionalInteger
 from bayeslaw.cli.output import keep_input, note, own, print_json, print_table
-from bayeslaw.errors import EXIT_OK
+from bayeslaw.errors import EXIT_OK, UsageError
 from bayeslaw.files import require_writable, written_whole
 
 app = App(
@@ -173,6 +173,42 @@ def check(folder: Path, /, *, as_json: flags.Json = False) -> int:
     _print_splits(found, lines)
     if not all(split.verified for split in found):
         note("note: the meta files have no digests, so only the format of the rows was checked")
+    return EXIT_OK
+
+
+@app.command(name="tasks")
+def tasks(
+    *names: str,
+    out: Path,
+    offline: bool = False,
+    as_json: flags.Json = False,
+) -> int:
+    """Fetch the data of public tasks from the hub, for `bayeslaw eval --data DIR` on a machine without network.
+
+    Parameters
+    ----------
+    names
+        Tasks, or public for all of the paper's.
+    out
+        The folder to write to: a folder for each task, a file of JSON lines for each split.
+    offline
+        Take the data from the hub's cache, and never ask the network.
+    as_json
+        Print one JSON object.
+    """
+    choice = own("trainer.evaluation.choice")
+    chosen = choice.singly(names)
+    if not chosen:
+        raise UsageError(
+            "no task named", allowed="names of tasks, or public", do=f"bayeslaw data tasks public --out {out}"
+        )
+    written = own("trainer.evaluation.public").fetch(chosen, out, offline=offline, known=choice.KNOWN)
+    if as_json:
+        print_json({"out": str(out), "files": list(map(str, written))})
+        return EXIT_OK
+    for path in written:
+        print(path)
+    note(f"use them with `bayeslaw eval RUN --tasks {','.join(names)} --data {out}`")
     return EXIT_OK
 
 

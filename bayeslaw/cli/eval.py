@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -81,7 +82,7 @@ def evaluate(
     again
         Score once more what was scored before.
     verdict
-        Say afterwards what the scores show of the effect of r, as `bayeslaw regimes` does.
+        Say afterwards what the scores of a folder of runs show of the effect of r, as `bayeslaw regimes` does.
     out
         With --verdict: write its page to this file.
     tracking_uri
@@ -93,6 +94,12 @@ def evaluate(
         raise UsageError("no run to evaluate", allowed="run directories, checkpoints, or folders of runs")
     if out is not None and not verdict:
         raise UsageError("--out without --verdict", do="add --verdict, or leave --out out")
+    if verdict and len(runs) > 1:
+        raise UsageError(
+            f"--verdict with {len(runs)} paths",
+            allowed="one folder that holds all runs",
+            do="name the folder above them",
+        )
     require_page(out, *runs)
     module = own("trainer.evaluate")
     chosen = own("trainer.evaluation.choice").tasks_named(
@@ -131,10 +138,12 @@ def evaluate(
     failed = [each for each in outcomes if each.problem]
     made = sum(each.made for each in outcomes)
     note(f"{made} scored, {len(outcomes) - made - len(failed)} scored before, {len(failed)} failed")
-    if as_json:
+    if as_json and not verdict:
         print_json({"evaluations": [_plain(each) for each in outcomes]})
     if verdict and not failed:
-        return int(own("bayeslaw.cli.regimes").show(runs, out=out))
+        from bayeslaw.cli.regimes import regimes
+
+        return regimes(str(runs[0]), out=out, json=as_json)
     return EXIT_FAILURE if failed else EXIT_OK
 
 
@@ -178,17 +187,18 @@ def _told(label: str) -> Callable[[str, int, int], None]:
 
 def _remarks(label: str, outcomes: Iterable[Any]) -> None:
     """Say what was cut or left out."""
-    for each in outcomes:
-        if each.evaluation is None:
-            continue
-        results = each.evaluation.results
-        if results.shortened:
-            note(
-                f"{label}: {each.task}: the context of {results.shortened:,} of {results.examples:,} examples was cut "
-                "to fit\n  the network's: the oldest shots first"
-            )
-        for why, count in results.left_out.items():
+    there = [each for each in outcomes if each.evaluation is not None]
+    if cut := [each for each in there if each.evaluation.results.shortened]:
+        said = ", ".join(f"{each.task} ({_share(each.evaluation.results)})" for each in cut)
+        text = f"{label}: contexts cut to fit the network's, the oldest shots first: {said}"
+        note(textwrap.fill(text, 80, subsequent_indent="  "))
+    for each in there:
+        for why, count in each.evaluation.results.left_out.items():
             note(f"{label}: {each.task}: {count:,} examples left out: {why}")
+
+
+def _share(results: Any) -> str:
+    return "all" if results.shortened == results.examples else f"{results.shortened:,} of {results.examples:,}"
 
 
 def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:

@@ -21,13 +21,13 @@ from tests.trainer.watching import ALONE, at_step, curve, only_journal, raiser
 from trainer import loop
 from trainer.config import TrainConfig
 from trainer.data import load_corpus
-from trainer.validation import EVALUATION_TOKENS, state_sizes, validation_loss
 from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.muon import MuonH
 from trainer.optim import Optimizers, parameters_by_kind, schedule
 from trainer.run import PATIENCE
 from trainer.rundir import BusyError, run_directory
+from trainer.validation import EVALUATION_TOKENS, state_sizes, validation_loss
 
 
 def test_the_loss_falls(fields, tmp_path):

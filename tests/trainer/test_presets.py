@@ -165,7 +165,8 @@ def test_layers_that_cannot_be_meant(layer, named):
 
 def test_unknown_presets_and_partitions():
     with pytest.raises(
-        UsageError, match="preset 'papr'\n  allowed: paper, paper-47b, desk, desk-rates, desk-probes\n  next: the nearest is paper"
+        UsageError,
+        match="preset 'papr'\n  allowed: paper, paper-47b, desk, desk-rates, desk-probes\n  next: the nearest is paper",
     ):
         preset("papr")
     with pytest.raises(UsageError, match="recurrences = 5 with 4 unrolled layers"):

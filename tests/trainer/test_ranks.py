@@ -23,12 +23,12 @@ from trainer import checkpoint, evaluate, learner
 from trainer.config import TrainConfig
 from trainer.data import Batches, load_corpus
 from trainer.distributed import World, join
-from trainer.validation import validation_loss
 from trainer.execution import Execution
 from trainer.learner import Learner
 from trainer.loop import train
 from trainer.run import PATIENCE
 from trainer.rundir import BusyError, run_directory
+from trainer.validation import validation_loss
 
 STEPS = 12
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayeslaw.errors import UsageError
-from trainer.evaluation.catalogue import PUBLIC
 from trainer.evaluation.probes import EXAMPLES, PROBES, probe
-from trainer.evaluation.public import public_task
 from trainer.evaluation.tasks import Task
 
-GROUPS = {"probes": tuple(PROBES), "public": tuple(PUBLIC)}
+ALL_PROBES, ALL_PUBLIC = "probes", "public"
 """Names that stand for several tasks."""
+
+KNOWN = (ALL_PROBES, ALL_PUBLIC, *PROBES)
+"""Names that are known without lm-eval."""
+
+
+def singly(names: Iterable[str]) -> list[str]:
+    """The names of single tasks that are meant, each once."""
+    found: list[str] = []
+    for name in names:
+        if name == ALL_PROBES:
+            found += PROBES
+        elif name == ALL_PUBLIC:
+            from trainer.evaluation.catalogue import PUBLIC  # reads YAML, which a node may lack that has all for probes
+
+            found += PUBLIC
+        else:
+            found.append(name)
+    return list(dict.fromkeys(found))
 
 
 def tasks_named(
@@ -31,7 +47,7 @@ def tasks_named(
     Parameters
     ----------
     names : sequence of str
-        Probes, public tasks, others of lm-eval's registry, and `GROUPS`.
+        Probes, public tasks, others of lm-eval's registry, ``probes`` and ``public``.
     examples, shots : int, optional
         Of each task; its own by default.
     difficulty : int, optional
@@ -47,7 +63,7 @@ def tasks_named(
     DataError
         The data of a task are not there.
     """
-    single = list(dict.fromkeys(each for name in names for each in GROUPS.get(name, (name,))))
+    single = singly(names)
     others = [name for name in single if name not in PROBES]
     if difficulty is not None and others:
         raise UsageError(
@@ -58,8 +74,10 @@ def tasks_named(
 
 def _task(name: str, examples: int | None, shots: int | None, difficulty: int | None, seed: int, *source: Any) -> Task:
     if name in PROBES:
-        return probe(name, examples=examples or EXAMPLES, shots=shots, difficulty=difficulty, seed=seed)
+        return probe(
+            name, examples=EXAMPLES if examples is None else examples, shots=shots, difficulty=difficulty, seed=seed
+        )
+    from trainer.evaluation.public import public_task
+
     data, offline = source
-    return public_task(
-        name, shots=shots, examples=examples, seed=seed, data=data, offline=offline, known=[*PROBES, *GROUPS]
-    )
+    return public_task(name, shots=shots, examples=examples, seed=seed, data=data, offline=offline, known=KNOWN)
