@@ -1,6 +1,6 @@
 """The version of bayeslaw, the one place it is written, and those of what it computes with."""
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -188,16 +188,18 @@ class Attention(nn.Module):
         self.value = Matrix(width, width)
         self.out = Matrix(width, width)
 
-    def forward(self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None) -> Tensor:
-        """Mix tokens with those before them; [B, T, d] to [B, T, d]."""
+    def forward(self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None, first: int = 0) -> Tensor:
+        """Mix tokens with those before them; [B, T, d] to [B, T - first, d], what the first ones become left out."""
         q_BHTk, k_BHTk, v_BHTk = (
-            project(x_BTd).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
+            project(y_BTd).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for project, y_BTd in ((self.query, x_BTd[:, first:]), (self.key, x_BTd), (self.value, x_BTd))
         )
         start = 0 if cache is None else cache.length
-        # Queries and keys in one pass: small networks spend most of their time on the number of operations.
-        qk_2BHTk = F.rms_norm(rotary(torch.stack((q_BHTk, k_BHTk)), start), (self.head_size,), eps=NORM_EPS)
-        q_BHTk, k_BHTk = qk_2BHTk.to(v_BHTk.dtype).unbind()
+        if first:
+            q_BHTk, k_BHTk = self._placed(q_BHTk, rotary, start + first), self._placed(k_BHTk, rotary, start)
+        else:  # in one pass: small networks spend most of their time on the number of operations
+            q_BHTk, k_BHTk = self._placed(torch.stack((q_BHTk, k_BHTk)), rotary, start).unbind()
+        start += first
         if cache is not None:
             k_BHTk, v_BHTk = cache.extend(k_BHTk, v_BHTk)
         mask_TS = None
@@ -207,6 +209,10 @@ class Attention(nn.Module):
         y_BHTk = F.scaled_dot_product_attention(q_BHTk, k_BHTk, v_BHTk, attn_mask=mask_TS, is_causal=not start)
         out_BTd: Tensor = self.out(y_BHTk.transpose(1, 2).flatten(-2))
         return out_BTd
+
+    def _placed(self, x: Tensor, rotary: Rotary, start: int) -> Tensor:
+        """Queries or keys [..., T, k] at the positions from ``start`` on, in their own precision."""
+        return F.rms_norm(rotary(x, start), (self.head_size,), eps=NORM_EPS).to(x.dtype)
 
 
 class MLP(nn.Module):
@@ -251,8 +257,12 @@ class Block(nn.Module):
         self, x_BTd: Tensor, rotary: Rotary, cache: Cache | None = None, places_N: Tensor | None = None
     ) -> Tensor:
         """One layer; [B, T, d] to [B, T, d], or to [N, d] where only these of the B T tokens are wanted."""
-        x: Tensor = x_BTd + self.attention(self.attention_norm(x_BTd), rotary, cache)
-        if places_N is not None:
-            x = x.flatten(0, 1)[places_N]
+        if places_N is None:
+            x: Tensor = x_BTd + self.attention(self.attention_norm(x_BTd), rotary, cache)
+        else:
+            row_N, column_N = places_N // x_BTd.shape[1], places_N % x_BTd.shape[1]
+            first = int(column_N.min())
+            x = x_BTd[:, first:] + self.attention(self.attention_norm(x_BTd), rotary, cache, first)
+            x = x[row_N, column_N - first]
         y: Tensor = x + self.mlp(self.mlp_norm(x))
         return y

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ from bayeslaw.cli import flags
 from bayeslaw.cli.lists import Integer, Integers, OptionalInteger, Texts
 from bayeslaw.cli.output import note, own, print_json, print_table, require_page
 from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, TrackingError, UsageError
+from bayeslaw.evaluations import EVALUATION_COLUMNS
+from bayeslaw.files import require_writable, written_whole
 from bayeslaw.journal import FILE_NAME
 
 app = App(name="eval", help="Score trained models on tasks, and keep the scores with their runs.")
@@ -39,6 +42,7 @@ def evaluate(
     precision: str = "auto",
     pass_tokens: OptionalInteger = None,
     again: Annotated[bool, Parameter(negative="")] = False,
+    table: Path | None = None,
     verdict: Annotated[bool, Parameter(negative="")] = False,
     out: Path | None = None,
     tracking_uri: str | None = None,
@@ -81,6 +85,8 @@ def evaluate(
         Tokens of one forward pass; fewer take less memory.
     again
         Score once more what was scored before.
+    table
+        Write the scores to this CSV file, a row each, for `bayeslaw regimes` and others.
     verdict
         Say afterwards what the scores of a folder of runs show of the effect of r, as `bayeslaw regimes` does.
     out
@@ -101,6 +107,8 @@ def evaluate(
             do="name the folder above them",
         )
     require_page(out, *runs)
+    if table is not None:
+        require_writable(table)
     module = own("trainer.evaluate")
     chosen = own("trainer.evaluation.choice").tasks_named(
         tasks or ["probes"],
@@ -138,6 +146,8 @@ def evaluate(
     failed = [each for each in outcomes if each.problem]
     made = sum(each.made for each in outcomes)
     note(f"{made} scored, {len(outcomes) - made - len(failed)} scored before, {len(failed)} failed")
+    if table is not None:
+        _write_table(table, [each.evaluation for each in outcomes if each.evaluation is not None])
     if as_json and not verdict:
         print_json({"evaluations": [_plain(each) for each in outcomes]})
     if verdict and not failed:
@@ -218,6 +228,17 @@ def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:
             )
     print_table(("task", "r", "nats/token", "accuracy", "examples"), rows)
     print()
+
+
+def _write_table(path: Path, evaluations: Sequence[Any]) -> None:
+    """Evaluations as CSV, the columns in the order of their definition."""
+    rows = [each.table_row for each in evaluations]
+    columns = [name for name in EVALUATION_COLUMNS if any(name in row for row in rows)]
+    with written_whole(path) as partial, partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    note(f"wrote {path}, {len(rows)} rows")
 
 
 def _plain(outcome: Any) -> dict[str, Any]:
