@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/evaluation.py [--examples 1000] [--alone 50] [--repeats 3]
 
-All examples of every probe are scored together, and the first of them one at a time, under the same network (six effective layers, r = 4, a byte a token,
-float32). One at a time is a plain forward pass over the whole prompt of each example: no batch, no padding, no cache,
-logits of every token. Seconds are those of the processor, since other work may share it. The scores of both are held to
-each other; times are those of an example. Writes benchmarks/results/evaluation.json.
+All examples of every probe are scored together, and the first of them one at a time, under the same network (six
+effective layers, r = 4, a byte a token, float32). One at a time is a plain forward pass over the whole prompt of each
+example: no batch, no padding, no cache, logits of every token. The scores of both are held to each other. Times are
+those of an example, in seconds of the processor, since other work may share it. Writes
+benchmarks/results/evaluation.json.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ STUDIES = {"desk": "desk_runs.csv", "desk-rates": "desk_rates.csv"}
 NAMES = ("isodepth", "isodepth-recipes", *STUDIES)
 """Shipped run tables: the baseline of arXiv 2604.21106 (116 runs), its three recipes (240 runs), and `STUDIES`."""
 
+EVALUATIONS = ("isodepth-downstream",)
+"""Shipped evaluation tables: the task losses of arXiv 2604.21106."""
+
 _EFFECTIVE_BLOCK_LAYERS = 16  # recurrences x shared_layers, the same for every run
 _CONSTANTS: dict[str, Any] = {
     "source": "isodepth",
@@ -66,6 +69,44 @@ def load_dataset(name: str) -> pd.DataFrame:
         backprop_recurrences=np.where(truncated, -(-r // 2), r),
         flops=flops,
     )
+
+
+def load_evaluation_set(name: str) -> pd.DataFrame:
+    """A shipped evaluation table.
+
+    Parameters
+    ----------
+    name : str
+        One of `EVALUATIONS`.
+
+    Returns
+    -------
+    DataFrame, one row a checkpoint and task: those of `bayeslaw.evaluations.EVALUATION_COLUMNS` that are known, losses
+    in nats per token.
+
+    Raises
+    ------
+    KeyError
+        No shipped table has that name.
+    """
+    if name not in EVALUATIONS:
+        raise KeyError(name)
+    rows = _read("isodepth_downstream.csv")
+    runs = load_dataset("isodepth")
+    lowest = runs.sort_values("loss").drop_duplicates(["recurrences", "budget"])  # the checkpoints, as it is assumed
+    pair = runs[runs["width_scale"] == 34].assign(budget=rows["budget"].max(), loss=np.nan, tokens=np.nan)
+    pair["run_id"] = [
+        run_name("baseline", r, 34, budget) for r, budget in zip(pair["recurrences"], pair["budget"], strict=True)
+    ]
+    known = pd.concat([lowest, pair])[
+        ["run_id", "source", "recipe", "recurrences", "width_scale", "d_model", "budget", "n_unique", "flops_per_token",
+         "tokens", "loss"]
+    ]  # fmt: skip
+    table = rows.merge(known, on=["recurrences", "budget"], suffixes=("", "_of_run"), validate="many_to_one")
+    for column in ("tokens", "loss"):
+        table[column] = table[column].fillna(table.pop(f"{column}_of_run"))
+    table["flops"] = table["tokens"] * table.pop("flops_per_token").astype(np.float64)
+    return table.assign(test_recurrences=table["recurrences"])
 
 
 def isodepth_minima() -> pd.DataFrame:
