@@ -104,11 +104,6 @@ def make_cards(found: Regimes, made: Mapping[str, str] | None = None) -> tuple[C
     return tuple(out)
 
 
-def downstream_card(found: Regimes) -> Card:
-    """The card of a main report: the effects at matched validation loss, and the sentence on them."""
-    return cards.make("downstream", "Where recurrences pay downstream", _MATCHED_LOSS, partial(matched_loss, found))
-
-
 def _made(found: Regimes, made: Mapping[str, str]) -> Body:
     told = [
         (axis_name(axis.axis), f"{each.divergences} divergences, R-hat {each.r_hat:.3f}, ESS {each.ess:.0f}")

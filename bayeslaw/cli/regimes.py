@@ -12,8 +12,13 @@ from cyclopts import App, Parameter
 from bayeslaw.cli.compare import WIDTH, titled
 from bayeslaw.cli.lists import Integer, Texts
 from bayeslaw.cli.output import note, own, print_json, printable, require_page
-from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, UsageError
+from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, BayeslawError, UsageError
 from bayeslaw.version import __version__
+
+TITLES = {
+    "ranking": "how well metrics tell architectures apart at a budget",
+    "saturation": "loss over r at test time, L_inf + Z exp(-z T / r)",
+}
 
 app = App(name="regimes", help="Say on which axes looping loses or gains beyond its validation loss.")
 
@@ -93,11 +98,33 @@ def regimes(
         }  # fmt: skip
         own("reports.downstream").write_downstream(found, out, made=made)
         note(f"wrote {out}")
+    further = _further(table)
     if json:
-        print_json(found.as_dict() | {"seed": seed})
+        print_json(found.as_dict() | {"seed": seed} | {name: each.as_dict() for name, each in further.items()})
     else:
         _show(found)
+        for name, each in further.items():
+            print(f"\n{TITLES[name]}\n{each}")
     return EXIT_OK if found.passed else EXIT_DIAGNOSTICS
+
+
+def _further(table: Any) -> dict[str, Any]:
+    """How well metrics tell architectures apart; how losses go with r at test time, where there are several."""
+    import pandas as pd
+
+    from bayeslaw.downstream.discrimination import metric_ranking
+    from bayeslaw.downstream.saturation import saturation
+
+    every = pd.concat([table.rows, table.others], ignore_index=True)
+    made: dict[str, Any] = {}
+    for name, make in (("ranking", lambda: metric_ranking(table.rows)), ("saturation", lambda: saturation(every))):
+        if name == "saturation" and table.others.empty:
+            continue
+        try:
+            made[name] = make()
+        except BayeslawError as error:
+            note(f"no {name}: {error}")
+    return made
 
 
 def _show(found: Any) -> None:

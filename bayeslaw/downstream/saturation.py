@@ -202,11 +202,15 @@ def saturation(table: pd.DataFrame, *, seed: int = 0) -> Saturation:
         A column is missing.
     UsageError
         No series has `LEAST_POINTS` different r at test time.
+
+    Notes
+    -----
+    What was scored with one r alone is no series.
     """
     require_columns(table, ("run_id", "recurrences", "test_recurrences", "axis", "task", "task_loss"))
     rng = np.random.default_rng(seed)
-    found = [_fitted(series, rng) for series in _series_of(table)]
-    most = max((len(each.test) for each in found), default=0)
+    found = [_fitted(series, rng) for series in _series_of(table) if len(np.unique(series.test)) > 1]
+    most = max((len(each.test) for each in found), default=1)
     if most < LEAST_POINTS:
         raise UsageError(
             f"at most {most} different r at test time for a checkpoint and task",

@@ -15,7 +15,7 @@ from bayeslaw.downstream.regimes import AxisRegime, Curve, Regimes
 from bayeslaw.downstream.seeds import More
 from bayeslaw.downstream.table import EvaluationTable
 from bayeslaw.downstream.verdicts import Estimate, Verdict
-from reports.downstream import build_page, downstream_card, make_cards, write_downstream
+from reports.downstream import build_page, make_cards, write_downstream
 
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(1)</script>"
@@ -190,12 +190,6 @@ def test_a_sampler_that_did_not_converge_leads_the_page(found, read_page):
     doubt = next(place for place, text in enumerate(texts) if text.startswith("The sampler did not converge"))
     assert "knowledge: 7 divergences" in texts[doubt]
     assert doubt < texts.index(found.sentences[0]) < texts.index("A note.")
-
-
-def test_the_card_of_a_main_report(found, cards):
-    card = downstream_card(found)
-    assert card.takeaway == cards["regimes"].takeaway
-    assert card.figure is not None
 
 
 @pytest.mark.browser
