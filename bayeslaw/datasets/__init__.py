@@ -16,8 +16,8 @@ STUDIES = {"desk": "desk_runs.csv", "desk-rates": "desk_rates.csv"}
 NAMES = ("isodepth", "isodepth-recipes", *STUDIES)
 """Shipped run tables: the baseline of arXiv 2604.21106 (116 runs), its three recipes (240 runs), and `STUDIES`."""
 
-EVALUATIONS = ("isodepth-downstream",)
-"""Shipped evaluation tables: the task losses of arXiv 2604.21106."""
+EVALUATIONS = ("isodepth-downstream", "desk-downstream")
+"""Shipped evaluation tables: the task losses of arXiv 2604.21106, and of 30 runs trained with this package."""
 
 _EFFECTIVE_BLOCK_LAYERS = 16  # recurrences x shared_layers, the same for every run
 _CONSTANTS: dict[str, Any] = {
@@ -91,6 +91,8 @@ def load_evaluation_set(name: str) -> pd.DataFrame:
     """
     if name not in EVALUATIONS:
         raise KeyError(name)
+    if name == "desk-downstream":
+        return _read("desk_downstream.csv").assign(source=name)
     rows = _read("isodepth_downstream.csv")
     runs = load_dataset("isodepth")
     lowest = runs.sort_values("loss").drop_duplicates(["recurrences", "budget"])  # the checkpoints, as it is assumed

@@ -15,7 +15,7 @@ from bayeslaw.downstream.model import Diagnostics
 from bayeslaw.downstream.priors import RegimePriors
 from bayeslaw.downstream.seeds import More
 from bayeslaw.downstream.table import EvaluationTable
-from bayeslaw.downstream.verdicts import BEHIND, CLOSES, NO_SIGNAL, TRACKS, Estimate, Verdict
+from bayeslaw.downstream.verdicts import BEHIND, CLOSES, NO_SIGNAL, TRACKS, UNDECIDED, Estimate, Verdict
 from bayeslaw.evaluations import AXES
 
 Array = NDArray[np.float64]
@@ -175,17 +175,18 @@ class Regimes:
 
 
 _SAID = {
-    TRACKS: "tracks validation loss: {who} is within {delta:g} nats of r = 1 at matched validation loss",
-    CLOSES: "closes the gap: {who} is better than r = 1 by more than {delta:g} nats at matched validation loss",
-    BEHIND: "falls behind: {who} is worse than r = 1 by more than {delta:g} nats at matched validation loss",
-    NO_SIGNAL: "no signal: these runs could not tell an effect of {delta:g} nats of {who}",
+    TRACKS: "tracks validation loss: {who} within {delta:g} nats of r = 1 at matched validation loss",
+    CLOSES: "closes the gap: {who} more than {delta:g} nats below r = 1 at matched validation loss",
+    BEHIND: "falls behind: {who} more than {delta:g} nats above r = 1 at matched validation loss",
+    NO_SIGNAL: "no signal: {who}; these runs could not tell an effect of {delta:g} nats",
+    UNDECIDED: "undecided: {who} on either side of {delta:g} nats",
 }
 
 
 def _sentence(one: AxisRegime, verdict: Verdict, delta: float) -> str:
     """One axis in words: verdict, effect, and what would tell more."""
-    said = _SAID.get(verdict.verdict, "undecided: {who} could be on either side of {delta:g} nats")
-    what = said.format(who=verdict.architecture, delta=delta)
+    who = f"{verdict.architecture} models together" if verdict.pooled else verdict.architecture
+    what = _SAID[verdict.verdict].format(who=who, delta=delta)
     text = (
         f"{AXES[one.axis].capitalize()}: {what}. Effect {verdict.effect.text}; P(tracks) {verdict.p_tracks:.2f}, "
         f"P(closes) {verdict.p_closes:.2f}, P(behind) {verdict.p_behind:.2f}."

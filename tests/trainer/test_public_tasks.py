@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bayeslaw.cli import run
 from bayeslaw.errors import DataError, UsageError
 from tests.trainer.public_rows import LAST, ROW, ROWS, arc, on_hub, span, trivia, write_public, write_rows
 from trainer.evaluation import catalogue
 from trainer.evaluation.catalogue import DEFINITIONS, PUBLIC
+from trainer.evaluation.choice import tasks_named
 from trainer.evaluation.public import fetch, public_task
 
 
@@ -148,6 +150,21 @@ def test_drawn_by_seed(data):
     assert public_task("asdiv", data=data, shots=ROWS - 1).shots == ROWS - 1
     with pytest.raises(UsageError, match=f"at most {ROWS - 1}"):
         public_task("asdiv", data=data, shots=ROWS)
+
+
+def test_the_verb_that_fetches(registry, tmp_path, capsys):
+    hub = tmp_path / "hub"
+    for split in ("train", "validation"):
+        write_rows(hub / "triviaqa" / f"{split}.jsonl", [trivia(i) for i in range(8)])
+    registry(standin=f"include: {DEFINITIONS / 'triviaqa'}.yaml\ntest_split: validation\n" + on_hub(hub, "triviaqa"))
+    out = tmp_path / "out"
+    assert run(["data", "tasks", "standin", "--out", str(out)]) == 0
+    caught = capsys.readouterr()
+    assert caught.out.splitlines() == [str(out / "standin" / f"{split}.jsonl") for split in ("train", "validation")]
+    assert f"--tasks standin --data {out}" in caught.err
+    assert len(tasks_named(["standin", "induction", "standin"], data=out, examples=5)) == 2
+    assert run(["data", "tasks", "--out", str(out)]) == 2
+    assert "no task named" in capsys.readouterr().err
 
 
 def test_fetched_data_give_the_same_task(data, registry, tmp_path):
