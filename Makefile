@@ -44,6 +44,8 @@ benchmark: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/breakdown.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/desk.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/evaluation.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/regimes.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/runs.py
 	$(BIN)/python benchmarks/load.py
 	$(BIN)/python benchmarks/load.py --capacity --seconds 12

@@ -18,6 +18,7 @@ from bayeslaw import datasets
 from bayeslaw.cli import build_app, run
 from bayeslaw.datasets.journals import archive_name, extract, pack, unpack_journals
 from bayeslaw.errors import BayeslawError, NoRunsError, UsageError
+from bayeslaw.evaluations import EVALUATION_COLUMNS
 from bayeslaw.inputs import inputs_of
 from bayeslaw.journal import find_journals, read_journal
 from bayeslaw.runs import load_runs
@@ -214,3 +215,28 @@ def test_the_posterior_is_that_of_the_figures():
     for recipe, value in told.items():
         draws = posterior.draws(recipe, names=["phi"])["phi"]
         assert abs(draws.mean() - value["mean"]) < 0.2 * draws.std()
+
+
+def test_the_scores_that_ship_are_of_the_probes_as_they_are_made_now():
+    from trainer.evaluation.probes import PROBES, probe
+    from trainer.presets import preset
+
+    table = datasets.load_evaluation_set("desk-downstream")
+    assert set(table) - set(EVALUATION_COLUMNS) == set()
+    runs = table.drop_duplicates("run_id")
+    planned = [
+        (cell["recurrences"], cell["d_model"], cell["budget"], cell["seed"]) for cell in preset("desk-probes").cells
+    ]
+    assert sorted(zip(runs["recurrences"], runs["d_model"], runs["budget"], runs["seed"], strict=True)) == sorted(
+        planned
+    )
+    for task, rows in table.groupby("task"):
+        (digest,) = rows["data_digest"].unique()
+        if task != "held_out":
+            assert digest == probe(task).digest
+            assert (rows["axis"] == PROBES[task].axis).all()
+            assert (rows["examples"] == 1000).all()
+    own = table[table["test_recurrences"] == table["recurrences"]]
+    assert (own.groupby("run_id")["task"].nunique() == len(PROBES) + 1).all()
+    held_out = own[own["task"] == "held_out"]
+    assert np.allclose(held_out["task_loss"], held_out["loss"], rtol=1e-9)
