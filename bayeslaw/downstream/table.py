@@ -114,7 +114,8 @@ def load_evaluations(
     table = _named(table)
     trained = (table["test_recurrences"] == table["recurrences"]).to_numpy()
     rows, others = (table[mask].reset_index(drop=True) for mask in (trained, ~trained))
-    notes = (f"{len(others)} rows at another r than the trained one are of no effect here: they show test-time r",) if len(others) else ()
+    told = f"{len(others)} rows are at another r than the trained one: they show test-time r, and enter nothing else"
+    notes = (told,) if len(others) else ()
     return EvaluationTable(rows, others, str(source), notes)
 
 
