@@ -60,7 +60,7 @@ _Loader.add_constructor("!function", lambda loader, node: node.value)
 
 
 def _public(path: Path) -> PublicTask:
-    definition = yaml.load(path.read_bytes(), _Loader)
+    definition = _Loader(path.read_bytes()).get_single_data()
     return PublicTask(shots=definition["num_fewshot"], **definition["metadata"])
 
 
