@@ -43,6 +43,9 @@ AXES = {
 VALIDATION = "validation"
 """Axis of held-out text."""
 
+MOST_NATS = 100.0
+"""No loss per token is above: a network that gives the right token e^-100 does not come out of a training."""
+
 AXIS_MEAN = "mean"
 """Stands in the column ``task`` for the plain mean over the tasks of an axis, where a table has that alone."""
 
@@ -61,6 +64,7 @@ EVALUATION_COLUMNS: dict[str, Column] = {
     "test_recurrences": Column("int", "", "r at test time", positive=True),
     "shots": Column("int", "", "examples shown before the question"),
     "examples": Column("int", "", "examples scored", positive=True),
+    "shortened": Column("int", "", "examples whose context was cut to fit the network's: they have fewer shots"),
     "answer_tokens": Column("int", "tokens", "tokens of all answers", positive=True),
     "task_loss": Column("float", "nats/token", "nats of all answers over their tokens"),
     "task_loss_se": Column("float", "nats/token", "its standard error, over examples"),
@@ -169,6 +173,7 @@ class Evaluation:
             "accuracy": results.accuracy,
             "accuracy_se": results.accuracy_se,
             "examples": results.examples,
+            "shortened": results.shortened,
             "answer_tokens": results.answer_tokens,
             "shots": self.task["shots"],
         }
@@ -185,6 +190,7 @@ class Evaluation:
             "test_recurrences": self.recurrences,
             "shots": self.task["shots"],
             "examples": results.examples,
+            "shortened": results.shortened,
             "answer_tokens": results.answer_tokens,
             "task_loss": results.loss,
             "task_loss_se": results.loss_se,

@@ -164,7 +164,7 @@ class SyncResult:
     state : str
         State by the journal; ``killed`` where it has no end and the process is gone.
     records, delivered : int
-        Records of the journal, and how many of them were new to MLflow.
+        Records of the journal, and how many of them and of the run's evaluations were sent.
     error : str, optional
         Why it was not delivered.
     """
@@ -218,9 +218,11 @@ def sync(
             if state == "running" and _is_dead(delivery, path.parent):
                 delivery.mark_killed(last_sign(path.parent) or journal.records[-1]["time"])
                 state = "killed"
-            deliver_evaluations(client, delivery.mlflow_run_id, path.parent)
+            delivered += deliver_evaluations(client, delivery.mlflow_run_id, path.parent)
             result = SyncResult(journal.run_id, path, delivery.mlflow_run_id, state, len(journal.records), delivered)
         except (BayeslawError, MlflowException, KeyError, TypeError, ValueError) as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # MLflow takes Ctrl-C for a failure of its own
+                raise error.__context__ from None
             result = SyncResult("", path, delivery.mlflow_run_id, "", 0, 0, store.scrubbed(reason(error)))
         results.append(result)
         if progress:

@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
         print(printable_lines(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted; finished runs and simulations are kept", file=sys.stderr)
+        print("interrupted; finished runs, simulations and tasks are kept", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
         print(f"error: {error}\n  next: free some space, or write elsewhere", file=sys.stderr)

@@ -86,7 +86,7 @@ def design(
     power
         With which probability it is to be.
     preset
-        For the plan: paper, paper-47b, desk or desk-rates.
+        For the plan: paper, paper-47b, desk, desk-rates or desk-probes.
     unrolled_layers
         For a plan without a preset: layers of the recurrent part, 4 by default.
     study

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -108,6 +110,8 @@ def evaluate(
         )
     require_page(out, *runs)
     if table is not None:
+        if table.suffix.lower() != ".csv":
+            raise UsageError(f"--table {table}", allowed="a name such as scores.csv")
         require_writable(table)
     module = own("trainer.evaluate")
     chosen = own("trainer.evaluation.choice").tasks_named(
@@ -139,10 +143,10 @@ def evaluate(
             if outcome.problem:
                 note(f"{label}: {outcome.task}: {outcome.problem}")
         outcomes += found
-        _remarks(label, found)
-        if not as_json:
+        if found and not as_json:
             _print(evaluator, found)
         _deliver(evaluator.run_dir, tracking_uri)
+    _remarks(outcomes)
     failed = [each for each in outcomes if each.problem]
     made = sum(each.made for each in outcomes)
     note(f"{made} scored, {len(outcomes) - made - len(failed)} scored before, {len(failed)} failed")
@@ -195,20 +199,20 @@ def _told(label: str) -> Callable[[str, int, int], None]:
     return told
 
 
-def _remarks(label: str, outcomes: Iterable[Any]) -> None:
-    """Say what was cut or left out."""
-    there = [each for each in outcomes if each.evaluation is not None]
-    if cut := [each for each in there if each.evaluation.results.shortened]:
-        said = ", ".join(f"{each.task} ({_share(each.evaluation.results)})" for each in cut)
-        text = f"{label}: contexts cut to fit the network's, the oldest shots first: {said}"
-        note(textwrap.fill(text, 80, subsequent_indent="  "))
-    for each in there:
+def _remarks(outcomes: Sequence[Any]) -> None:
+    """Say what was cut or left out of what was scored now."""
+    cut: Counter[str] = Counter()
+    left: Counter[tuple[str, str]] = Counter()
+    made = [each for each in outcomes if each.made]
+    for each in made:
+        cut[each.task] += each.evaluation.results.shortened
         for why, count in each.evaluation.results.left_out.items():
-            note(f"{label}: {each.task}: {count:,} examples left out: {why}")
-
-
-def _share(results: Any) -> str:
-    return "all" if results.shortened == results.examples else f"{results.shortened:,} of {results.examples:,}"
+            left[each.task, why] += count
+    if said := ", ".join(f"{task} ({count:,} times)" for task, count in cut.items() if count):
+        text = f"contexts were cut to fit the network's, the oldest shots first, so there were fewer shots: {said}"
+        note(textwrap.fill(text, 80, subsequent_indent="  "))
+    for (task, why), count in left.items():
+        note(f"{task}: examples left out {count:,} times: {why}")
 
 
 def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:
@@ -221,7 +225,7 @@ def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:
                 (
                     f"{each.evaluation.task['axis']}/{each.task}",
                     str(each.recurrences),
-                    f"{results.loss:.4f} +- {results.loss_se:.4f}",
+                    f"{results.loss:.4f} +- " + (f"{results.loss_se:.4f}" if math.isfinite(results.loss_se) else "-"),
                     f"{results.accuracy:.3f}",
                     f"{results.examples:,}",
                 )
@@ -232,7 +236,10 @@ def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:
 
 def _write_table(path: Path, evaluations: Sequence[Any]) -> None:
     """Evaluations as CSV, the columns in the order of their definition."""
-    rows = [each.table_row for each in evaluations]
+    rows = [
+        {name: "" if value != value else value for name, value in each.table_row.items()}  # NaN: not known
+        for each in evaluations
+    ]
     columns = [name for name in EVALUATION_COLUMNS if any(name in row for row in rows)]
     with written_whole(path) as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")

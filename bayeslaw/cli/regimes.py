@@ -13,6 +13,7 @@ from bayeslaw.cli.compare import WIDTH, titled
 from bayeslaw.cli.lists import Integer, Texts
 from bayeslaw.cli.output import note, own, print_json, printable, require_page
 from bayeslaw.errors import EXIT_DIAGNOSTICS, EXIT_OK, BayeslawError, UsageError
+from bayeslaw.evaluations import MOST_NATS
 from bayeslaw.version import __version__
 
 TITLES = {
@@ -71,8 +72,8 @@ def regimes(
     """
     require_page(out, source)
     for name, value in (("delta", delta), ("effect", effect)):
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"--{name} {value:g}", allowed="nats per token, above 0, such as 0.02")
+        if value is not None and not 0 < value <= MOST_NATS:
+            raise UsageError(f"--{name} {value:g}", allowed=f"nats per token, above 0 to {MOST_NATS:g}, such as 0.02")
     if draws < 100:
         raise UsageError(f"--draws {draws}", allowed="a whole number, 100 or more")
     from bayeslaw.downstream.regimes import regimes as analysed

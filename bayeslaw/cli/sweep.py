@@ -46,7 +46,8 @@ def plan(
     Parameters
     ----------
     preset
-        paper, paper-47b, desk or desk-rates. Without one --budgets, --widths and --recurrences are the grid.
+        paper, paper-47b, desk, desk-rates or desk-probes. Without one --budgets, --widths and --recurrences are the
+        grid.
     budgets
         Training FLOPs of a run, one or more.
     widths

@@ -48,7 +48,7 @@ def train(
     Parameters
     ----------
     preset
-        paper, paper-47b, desk or desk-rates: the fields of a family of runs.
+        paper, paper-47b, desk, desk-rates or desk-probes: the fields of a family of runs.
     config
         A TOML file with the sections model, optimizer, data, target and execution; recipe and seed above them.
     continue_from

@@ -175,11 +175,11 @@ class Regimes:
 
 
 _SAID = {
-    TRACKS: "tracks validation loss: {who} within {delta:g} nats of r = 1 at matched validation loss",
-    CLOSES: "closes the gap: {who} more than {delta:g} nats below r = 1 at matched validation loss",
-    BEHIND: "falls behind: {who} more than {delta:g} nats above r = 1 at matched validation loss",
-    NO_SIGNAL: "no signal: {who}; these runs could not tell an effect of {delta:g} nats",
-    UNDECIDED: "undecided: {who} on either side of {delta:g} nats",
+    TRACKS: "tracks validation loss ({who} within {delta:g} nats of r = 1 at matched validation loss)",
+    CLOSES: "closes the gap ({who} more than {delta:g} nats below r = 1 at matched validation loss)",
+    BEHIND: "falls behind ({who} more than {delta:g} nats above r = 1 at matched validation loss)",
+    NO_SIGNAL: "no signal ({who}; these runs could not tell an effect of {delta:g} nats)",
+    UNDECIDED: "undecided ({who} on either side of {delta:g} nats)",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +19,7 @@ from bayeslaw.downstream.seeds import more_seeds
 from bayeslaw.downstream.table import EvaluationTable
 from bayeslaw.downstream.verdicts import DELTA, estimate, verdict_of
 from bayeslaw.errors import NoRunsError, UsageError
-from bayeslaw.evaluations import AXES, AXIS_MEAN, VALIDATION
+from bayeslaw.evaluations import AXES, AXIS_MEAN, MOST_NATS, VALIDATION
 
 ANALYSED = tuple(axis for axis in AXES if axis != VALIDATION)
 """Axes that are analysed unless others are named: all but the validation loss, which they are held against."""
@@ -64,8 +64,8 @@ def regimes(
         No axis is left.
     """
     for name, value in (("delta", delta), ("effect", effect)):
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{name} {value:g}", allowed="nats per token, above 0, such as 0.02")
+        if value is not None and not 0 < value <= MOST_NATS:
+            raise UsageError(f"{name} {value:g}", allowed=f"nats per token, above 0 to {MOST_NATS:g}, such as 0.02")
     chosen = _chosen(table, axes)
     rows = {axis: table.rows[table.rows["axis"] == axis] for axis in chosen}
     notes = list(table.notes)
@@ -84,6 +84,11 @@ def regimes(
         posterior = sample(one, priors, tasks=most, draws=draws, tune=tune, chains=chains, seed=seed)
         found.append(_regime(one, posterior, priors, delta, effect or delta))
     notes += _grounds(data)
+    if not any(one.compute for one in found):
+        notes.append(
+            "no effects at matched compute: no budget has checkpoints of both r = 1 and a looped r; runs that are "
+            "trained to a --budget have the same"
+        )
     return Regimes(
         table=table, axes=tuple(found), delta=delta, effect=effect or delta, priors=priors, notes=tuple(notes)
     )
@@ -95,7 +100,11 @@ def _chosen(table: EvaluationTable, axes: Sequence[str] | None) -> list[str]:
     for axis in axes or ():
         if axis not in there:
             what = "is no axis" if axis not in AXES else f"is not in {table.source}"
-            raise UsageError(f"--axes: {axis!r} {what}", allowed=", ".join(name for name in AXES if name in there))
+            near = difflib.get_close_matches(axis, AXES, n=1)
+            hint = f", did you mean {near[0]}?" if near and axis not in AXES else ""
+            raise UsageError(
+                f"--axes: {axis!r} {what}{hint}", allowed=", ".join(name for name in AXES if name in there)
+            )
     chosen = [axis for axis in AXES if axis in (set(axes) if axes else there & set(ANALYSED))]
     if not chosen:
         raise NoRunsError(

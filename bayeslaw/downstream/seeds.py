@@ -68,8 +68,8 @@ class More:
             return f"{said}; {self.effect:g} would show after {self.runs} more runs{cost}, new seeds of these."
         remedy = "more examples" if self.examples <= self.effect < self.floor else "more budgets or tasks"
         return (
-            f"{said}; {self.effect:g} would show by no number of new seeds up to {MOST} a run, whose end is "
-            f"{self.floor:.3f}: it takes {remedy}."
+            f"{said}; no number of new seeds up to {MOST} a run would show {self.effect:g} (at last {self.floor:.3f} "
+            f"would): it takes {remedy}."
         )
 
 

@@ -15,7 +15,16 @@ import pandas as pd
 from bayeslaw import datasets
 from bayeslaw.downstream.axis import REFERENCE
 from bayeslaw.errors import NoRunsError, RunTableError, UsageError
-from bayeslaw.evaluations import AXES, AXIS_MEAN, EVALUATION_COLUMNS, FOLDER, METRIC, evaluations_of, table_rows
+from bayeslaw.evaluations import (
+    AXES,
+    AXIS_MEAN,
+    EVALUATION_COLUMNS,
+    FOLDER,
+    METRIC,
+    MOST_NATS,
+    evaluations_of,
+    table_rows,
+)
 from bayeslaw.mlflow_rows import PAGE
 from bayeslaw.mlflow_runs import MLFLOW_PREFIX, read_rows, runs_of
 from bayeslaw.rows import Mask, Rows
@@ -30,7 +39,7 @@ REQUIRED = ("run_id", "recurrences", "loss", "axis", "task", "task_loss")
 
 _METRICS = {
     "loss": "task_loss", "loss_se": "task_loss_se", "accuracy": "accuracy", "accuracy_se": "accuracy_se",
-    "examples": "examples", "answer_tokens": "answer_tokens", "shots": "shots",
+    "examples": "examples", "shortened": "shortened", "answer_tokens": "answer_tokens", "shots": "shots",
 }  # fmt: skip
 _SOURCES = (
     "a .csv or .parquet file of an evaluation table, a run directory or a folder of them, or mlflow:EXPERIMENT, each "
@@ -110,13 +119,15 @@ def load_evaluations(
         table = table[filter_runs(table, where)].reset_index(drop=True)
         if table.empty:
             raise NoRunsError(f"no evaluation of {source} matches --where {where!r}", do="leave --where out to see all")
-    _check_digests(table, str(source))
     table = _named(table)
     trained = (table["test_recurrences"] == table["recurrences"]).to_numpy()
+    _check_digests(table[trained], str(source))
     rows, others = (table[mask].reset_index(drop=True) for mask in (trained, ~trained))
     told = f"{len(others)} rows are at another r than the trained one: they show test-time r, and enter nothing else"
-    notes = (told,) if len(others) else ()
-    return EvaluationTable(rows, others, str(source), notes)
+    notes = [told] if len(others) else []
+    if "shortened" in rows and (cut := sorted(set(rows.loc[rows["shortened"] > 0, "task"]))):
+        notes.append(f"contexts were cut to fit the networks', so there were fewer shots than stated: {', '.join(cut)}")
+    return EvaluationTable(rows, others, str(source), tuple(notes))
 
 
 def _found(source: str | Path, tracking_uri: str | None) -> pd.DataFrame:
@@ -223,9 +234,8 @@ def _check_values(rows: Rows, table: pd.DataFrame) -> None:
     for name in ("loss", "task_loss"):
         values = table[name].to_numpy()
         low = values <= 0 if name == "loss" else values < 0
-        refuse(
-            name, low | ~np.isfinite(values), "is {}", f"nats per token, {'above 0' if name == 'loss' else '0 or more'}"
-        )
+        least = "above 0" if name == "loss" else "0 or more"
+        refuse(name, low | ~(values <= MOST_NATS), "is {}", f"nats per token, {least}, at most {MOST_NATS:g}")
     refuse("recurrences", table["recurrences"].to_numpy() < 1, "is {}", "1 or more")
     for name in ("task_loss_se", "accuracy_se"):
         if name in table:
@@ -247,7 +257,7 @@ def _check_rows(rows: Rows, table: pd.DataFrame) -> None:
         differs = (table[column] != table.groupby("checkpoint")[column].transform("first")).to_numpy()
         rows.refuse(
             column, differs, "is {}, other rows of the checkpoint say otherwise", allowed=f"one {column} a checkpoint",
-            do="give each checkpoint a run_id or step of its own",
+            do="correct the value, or give each checkpoint a run_id or step of its own",
         )  # fmt: skip
     axes = table[table["task"] != AXIS_MEAN].groupby("task")["axis"].transform("first")
     differs = (table["axis"] != axes.reindex(table.index).fillna(table["axis"])).to_numpy()

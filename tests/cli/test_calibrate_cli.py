@@ -95,7 +95,7 @@ def test_an_interrupted_calibration_goes_on(capsys, monkeypatch, tmp_path):
     command = [*DESIGN, "--simulations", "20", "--out", str(tmp_path)]
     monkeypatch.setattr(Calibration, "simulate", interrupted)
     assert run(command) == 130
-    assert "finished runs and simulations are kept" in capsys.readouterr().err
+    assert "finished runs, simulations and tasks are kept" in capsys.readouterr().err
     assert len((tmp_path / "simulations.jsonl").read_text().splitlines()) == 4
     monkeypatch.setattr(Calibration, "simulate", simulated)
     assert run(command) == 0

@@ -284,7 +284,7 @@ def test_ctrl_c_in_a_sweep(plan_flags, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(Learner, "step", interrupted)
     assert run(["sweep", "run", str(tmp_path / "plan.json"), "--out", str(tmp_path / "out")]) == 130
-    assert "finished runs and simulations are kept" in capsys.readouterr().err
+    assert "finished runs, simulations and tasks are kept" in capsys.readouterr().err
     assert [read_journal(path).state for path in find_journals(tmp_path / "out")] == ["finished", "killed"]
 
 

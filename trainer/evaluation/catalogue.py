@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,7 @@ def _definitions() -> Any:
 @functools.cache
 def _registry() -> Any:
     """lm-eval's registry of its own tasks, which takes seconds."""
+    print("reading lm-eval's registry of tasks", file=sys.stderr, flush=True)
     return _manager()
 
 

@@ -76,8 +76,8 @@ def public_task(
         except Exception as error:  # the library and a task's own functions raise anything on rows that do not fit
             raise DataError(
                 f"the data of {name} from {splits.source} do not fit the task: {type(error).__name__}: {error}",
-                allowed=f"rows as on the hub: {definition.hub}",
-                do="compare the rows with those",
+                allowed=f"rows as on the hub: {definition.hub}; these have {', '.join(splits.columns)}",
+                do="name the columns as the message asks, or fetch the data with `bayeslaw data tasks`",
             ) from error
 
 

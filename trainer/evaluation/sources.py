@@ -34,6 +34,11 @@ class Splits(dict[str, Any]):
         rows = self[split] = self._load(split)
         return rows
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns of what is loaded."""
+        return sorted({name for rows in self.values() for name in rows.column_names})
+
 
 def folder_split(data: Path, task: str, split: str) -> Any:
     """A split from ``data/task/split.jsonl`` or ``.parquet``, in memory, without the hub's cache.
@@ -49,6 +54,10 @@ def folder_split(data: Path, task: str, split: str) -> Any:
     files = [data / task / f"{split}{suffix}" for suffix in SUFFIXES]
     path = next((file for file in files if file.is_file()), None)
     if path is None:
+        if not data.is_dir():
+            raise DataError(
+                f"no folder {data}", allowed="the folder that `bayeslaw data tasks` wrote", do="check --data"
+            )
         raise DataError(
             f"{data} has no data for the task {task}: there is no {task}/{split}.jsonl",
             allowed=f"{data}/{task}/{split}.jsonl or .parquet",

@@ -18,6 +18,7 @@ PROBES: dict[str, Probe] = {
 """Every probe by name."""
 
 EXAMPLES = 1000
+MOST_EXAMPLES = 1_000_000
 VERSION = 1  # of all texts: another digest without another version is a fault
 
 SHOTS = range(33)  # far fewer than the least probe has questions, so that some are always left to ask
@@ -52,7 +53,7 @@ def probe(
     made = PROBES[name]
     shots = made.shots if shots is None else shots
     difficulty = made.difficulty if difficulty is None else difficulty
-    require_count("examples", examples)
+    _require_within(f"examples = {examples!r}", examples, range(1, MOST_EXAMPLES + 1), f"1 to {MOST_EXAMPLES:,}")
     require_count("seed", seed, 0)
     _require_within(f"shots = {shots!r}", shots, SHOTS, f"{SHOTS[0]} to {SHOTS[-1]}")
     _require_within(f"difficulty = {difficulty!r} of the probe {name}", difficulty, made.allowed, made.difficulties)
