@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 from bayeslaw.cli import flags
 from bayeslaw.cli.lists import Integer, Integers, OptionalInteger, Texts
 from bayeslaw.cli.output import note, own, print_json, print_table, require_page
-from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, TrackingError, UsageError
+from bayeslaw.errors import EXIT_FAILURE, EXIT_OK, CheckpointError, TrackingError, UsageError
 from bayeslaw.evaluations import EVALUATION_COLUMNS
 from bayeslaw.files import require_writable, written_whole
 from bayeslaw.journal import FILE_NAME
@@ -124,41 +124,49 @@ def evaluate(
         offline=offline,
     )
     paths = module.runs_below(runs)
-    outcomes = []
+    outcomes: list[Any] = []
+    damaged = 0
     for number, path in enumerate(paths, start=1):
-        evaluator = module.Evaluator(
-            path, tokenizer=tokenizer, device=device, precision=precision, pass_tokens=pass_tokens
-        )
+        try:
+            evaluator = module.Evaluator(
+                path, tokenizer=tokenizer, device=device, precision=precision, pass_tokens=pass_tokens
+            )
+        except CheckpointError as error:
+            if len(paths) == 1:
+                raise
+            note(f"[{number}/{len(paths)}] {error}")
+            damaged += 1
+            continue
         label = f"[{number}/{len(paths)}] {evaluator.run_id}"
-        allowed = _allowed(
-            evaluator, recurrences, module.most_recurrences(evaluator.architecture), alone=len(paths) == 1
-        )
+        most = module.most_recurrences(evaluator.architecture)
+        allowed = _allowed(evaluator, recurrences, most, alone=len(paths) == 1)
+        if not allowed:
+            continue
         found = []
-        for outcome in (
-            evaluator.evaluate(chosen, recurrences=allowed, held_out=held_out, again=again, told=_told(label))
-            if allowed
-            else ()
-        ):
+        told = _told(label)
+        for outcome in evaluator.evaluate(chosen, recurrences=allowed, held_out=held_out, again=again, told=told):
             found.append(outcome)
             if outcome.problem:
                 note(f"{label}: {outcome.task}: {outcome.problem}")
         outcomes += found
-        if found and not as_json:
-            _print(evaluator, found)
+        if not as_json:
+            _print(evaluator, [each for each in found if each.evaluation is not None])
         _deliver(evaluator.run_dir, tracking_uri)
     _remarks(outcomes)
     failed = [each for each in outcomes if each.problem]
     made = sum(each.made for each in outcomes)
     note(f"{made} scored, {len(outcomes) - made - len(failed)} scored before, {len(failed)} failed")
+    if damaged:
+        note(f"{damaged} runs have no checkpoint that can be read")
     if table is not None:
         _write_table(table, [each.evaluation for each in outcomes if each.evaluation is not None])
     if as_json and not verdict:
         print_json({"evaluations": [_plain(each) for each in outcomes]})
-    if verdict and not failed:
+    if verdict and not (failed or damaged):
         from bayeslaw.cli.regimes import regimes
 
         return regimes(str(runs[0]), out=out, json=as_json)
-    return EXIT_FAILURE if failed else EXIT_OK
+    return EXIT_FAILURE if failed or damaged else EXIT_OK
 
 
 def _allowed(evaluator: Any, asked: list[int] | None, most: int, *, alone: bool) -> list[int]:
@@ -215,21 +223,24 @@ def _remarks(outcomes: Sequence[Any]) -> None:
         note(f"{task}: examples left out {count:,} times: {why}")
 
 
-def _print(evaluator: Any, outcomes: Iterable[Any]) -> None:
+def _print(evaluator: Any, outcomes: Sequence[Any]) -> None:
+    """The scores of a run, where there are any."""
+    if not outcomes:
+        return
     print(f"{evaluator.run_id}, step {evaluator.step:,}")
     rows = []
     for each in outcomes:
-        if each.evaluation is not None:
-            results = each.evaluation.results
-            rows.append(
-                (
-                    f"{each.evaluation.task['axis']}/{each.task}",
-                    str(each.recurrences),
-                    f"{results.loss:.4f} +- " + (f"{results.loss_se:.4f}" if math.isfinite(results.loss_se) else "-"),
-                    f"{results.accuracy:.3f}",
-                    f"{results.examples:,}",
-                )
+        results = each.evaluation.results
+        error = f"{results.loss_se:.4f}" if math.isfinite(results.loss_se) else "-"
+        rows.append(
+            (
+                f"{each.evaluation.task['axis']}/{each.task}",
+                str(each.recurrences),
+                f"{results.loss:.4f} +- {error}",
+                f"{results.accuracy:.3f}",
+                f"{results.examples:,}",
             )
+        )
     print_table(("task", "r", "nats/token", "accuracy", "examples"), rows)
     print()
 

@@ -222,6 +222,26 @@ def test_the_verb(run_dir, empty_store, tmp_path, capsys):
     assert run(["runs", "verify", str(run_dir), "--tracking-uri", store_of(tmp_path)]) == 0
 
 
+def test_a_damaged_run_does_not_stop_the_others(run_dir, finished, tmp_path, capsys):
+    import shutil
+
+    broken = finished / "runs" / "a-broken-one"
+    shutil.copytree(run_dir, broken)
+    next(broken.glob("checkpoints/*/checkpoint.json")).write_text("{")
+    flags = ["--tasks", "induction", "--examples", "3", "--tracking-uri", store_of(tmp_path), "--no-held-out"]
+    assert run(["eval", str(finished), *flags, "--table", str(tmp_path / "scores.csv")]) == 1
+    caught = capsys.readouterr()
+    assert "1 scored, 0 scored before, 0 failed" in caught.err
+    assert "1 runs have no checkpoint that can be read" in caught.err
+    header, row = (tmp_path / "scores.csv").read_text().splitlines()
+    values = dict(zip(header.split(","), row.split(","), strict=True))
+    (kept,) = evaluations_of(run_dir)
+    assert float(values["task_loss"]) == kept.results.loss
+    assert (values["task"], values["examples"], values["shortened"]) == ("induction", "3", "3")
+    assert run(["eval", str(broken), *flags]) == 1
+    assert "checkpoint" in capsys.readouterr().err
+
+
 def refused(capsys, *arguments) -> str:
     assert run(["eval", *map(str, arguments)]) == 2
     return capsys.readouterr().err
