@@ -206,6 +206,7 @@ def test_the_answer_for_json(published):
     assert told == first["forward"]
 
 
+@pytest.mark.slow
 def test_the_simpler_law_wins_where_the_truth_is_simple():
     models = {n: settings_of(n) for n in ("additive", "coupled")}
     found = compare_models(drawn(each=4), models, leave=(), **QUICK)

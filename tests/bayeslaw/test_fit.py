@@ -203,6 +203,7 @@ def test_unknown_recipe_of_a_fit(isodepth_fit):
         isodepth_fit.draws("nope")
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_sampling_ends_with_130_and_writes_nothing(tmp_path):
     """A signal sent once sampling has begun must not pass for a finished sample."""
     import signal

@@ -148,6 +148,7 @@ SIMULATED = [
 
 @pytest.mark.parametrize("options", SIMULATED, ids=str)
 @pytest.mark.parametrize("loss", ["huber", "ls"])
+@pytest.mark.slow
 def test_no_random_start_does_better(options, loss):
     runs = looped(**options)
     ours = point_fit(runs, loss=loss)

@@ -45,6 +45,7 @@ def contains(posterior, truth, *, level=""):
         for name in MAPS
     ],
 )
+@pytest.mark.slow
 def test_every_law_and_map_is_recovered(terms, name):
     design = load_runs("isodepth").runs
     law = make_law(terms, name, levels=(2.0, 4.0, 8.0))

@@ -136,6 +136,7 @@ def test_the_published_family_is_planned(isodepth_file, tmp_path, capsys):
     assert [[run.row[name] for name in names] for run in plan.runs] == [[run[name] for name in names] for run in runs]
 
 
+@pytest.mark.slow
 def test_a_proposal_is_trained(tiny_file, corpus, tmp_path, capsys):
     """Design, plan, and the first run of the plan."""
     out = tmp_path / "plan.json"

@@ -55,6 +55,7 @@ def test_speeds_that_are_not_known(planned, capsys, more, told):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_workers_and_one_store(planned, tmp_path, store_uri, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
     file, out = str(tmp_path / "plan.json"), str(tmp_path / "out")

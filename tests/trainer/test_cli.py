@@ -60,6 +60,7 @@ def test_train_tracked(flags, store_uri, capsys, tmp_path):
     assert list(tracked.runs["loss"]) == [answer["run"]["loss"]]
 
 
+@pytest.mark.slow
 def test_train_while_the_store_is_away_then_again(flags, capfd):
     flags |= {"tracking_uri": "http://127.0.0.1:9"}
     assert run(command("train", flags)) == 0

@@ -51,6 +51,7 @@ def broken(monkeypatch, tmp_path):
         yield
 
 
+@pytest.mark.slow
 def test_without_a_working_compiler_a_run_goes_on(fields, broken, capsys):
     config = TrainConfig.of(**fields)
     batch = torch.arange(8 * 17).view(8, 17) % 256
@@ -61,6 +62,7 @@ def test_without_a_working_compiler_a_run_goes_on(fields, broken, capsys):
     assert capsys.readouterr().err.count("the network is not compiled") == 1
 
 
+@pytest.mark.slow
 def test_a_person_who_insists_hears_why(fields, broken):
     learner = Learner(TrainConfig.of(**fields), Execution(compile="on"), ALONE)
     with pytest.raises(BackendCompilerFailed):

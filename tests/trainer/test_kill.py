@@ -379,6 +379,7 @@ def test_another_number_of_processes_goes_on(tiny, whole, tmp_path, sizes):
     [pytest.param([0], marks=pytest.mark.slow), pytest.param([1], marks=pytest.mark.slow), [1, 0, 0, 1]],
     ids=["first", "second", "both twice"],
 )
+@pytest.mark.slow
 def test_sigterm_stops_both_processes_at_one_step(tiny, whole, tmp_path, targets):
     """Whoever gets it, and though torchrun passes on what a process was sent itself."""
     story = Story(tiny, tmp_path)

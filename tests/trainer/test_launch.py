@@ -175,6 +175,7 @@ def test_nobody_lives_on_when_the_launcher_ends(sweep, launcher, number):
     assert {each.failures for each in stands} == {0}  # to be stopped is no failure
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once(sweep, launcher):
     plan, order = sweep(2, seconds=60)
     process = launcher(order, 2)

@@ -260,6 +260,7 @@ print(train(TrainConfig.of(**json.loads(sys.argv[1])), Path(sys.argv[2]), quiet=
 """
 
 
+@pytest.mark.slow
 def test_training_on_shards_needs_nothing_more(tiny, tmp_path):
     """Neither a tokenizer nor the hub's client, nor what a training node lacks anyway."""
     made = folder_of(tmp_path / "rows", 50)  # not decoded yet

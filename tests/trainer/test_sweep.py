@@ -226,6 +226,7 @@ def test_run_skip_and_track(plan, tmp_path, store_uri, capsys):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_finished(plan, tmp_path, monkeypatch, error):
     interrupt_in_run(monkeypatch, 2, error)
     with pytest.raises(type(error)):
@@ -248,6 +249,7 @@ def test_a_run_that_fails_does_not_stop_the_others(plan, tmp_path, monkeypatch, 
     assert "failed, " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_tried_again_after_the_others(plan, tmp_path, monkeypatch, capsys):
     interrupt_in_run(monkeypatch, 2, OSError("no disk"))
     outcomes = run_plan(plan, tmp_path)

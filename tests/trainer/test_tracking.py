@@ -102,6 +102,7 @@ def test_followed_while_it_goes_on(fields, store_uri, tmp_path, monkeypatch):
     assert agrees(tmp_path, store_uri)
 
 
+@pytest.mark.slow
 def test_a_dead_store_ends_no_run(fields, tmp_path, capfd, store_uri):
     with socket.socket() as probe:  # a port that nobody listens on
         probe.bind(("127.0.0.1", 0))
@@ -141,6 +142,7 @@ def test_a_run_killed_outright_is_told_as_killed_and_goes_on_as_the_same(store_u
     assert agrees(tmp_path, store_uri)
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_courier_that_hangs(store_uri, tmp_path):
     writer = begun(tmp_path / "runs" / "a")
     with Tracking(store_uri) as following:
@@ -153,6 +155,7 @@ def test_nobody_waits_for_a_courier_that_hangs(store_uri, tmp_path):
     assert states(store_uri) == {"a": ("FINISHED", "finished")}
 
 
+@pytest.mark.slow
 def test_a_courier_that_was_killed_is_replaced(store_uri, tmp_path):
     writer = begun(tmp_path / "runs" / "a", points=3)
     with Tracking(store_uri) as following:
