@@ -20,7 +20,7 @@ from trainer.data.tokenizer import Tokenizer
 from trainer.evaluation.sharing import grouped
 from trainer.evaluation.tasks import Example
 
-PASS_TOKENS = {"cpu": 4096, "cuda": 65_536}
+PASS_TOKENS = {"cpu": 2048, "cuda": 65_536}
 """Tokens of one forward pass, padding included, by device."""
 
 KEYS_A_TOKEN = 8
