@@ -46,6 +46,7 @@ def test_injection_in_the_shared_block_lowers_phi():
     assert 0.42 <= counted.draws()["phi"].mean() <= 0.45
 
 
+@pytest.mark.slow
 def test_known_truth_of_several_recipes_is_recovered():
     design = load_runs("isodepth-recipes").runs
     phi = {"baseline": 0.3, "truncated_bptt": 0.1, "hyperconnections": 0.7}

@@ -65,6 +65,7 @@ def stated_values(structure, theta):
 
 
 @pytest.mark.parametrize("settings", [{}, RICH], ids=["default", "rich"])
+@pytest.mark.slow
 def test_two_parametrisations_of_one_model_agree(inputs, settings):
     structure = structure_of(inputs, Spec(**settings), DEFAULT)
     ours = sampled_density(structure, inputs)

@@ -82,6 +82,7 @@ def test_student_cell_effects_are_recovered():
     contains(posterior, {**ADDITIVE, "phi": 0.5, "sigma": 0.002, "tau_cell": 0.008}, level="baseline")
 
 
+@pytest.mark.slow
 def test_a_parameter_of_each_source_and_an_error_scale_that_falls_with_compute():
     design = load_runs("isodepth").runs
     elsewhere = design.assign(source="elsewhere", run_id="elsewhere/" + design["run_id"])

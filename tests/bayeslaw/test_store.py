@@ -53,6 +53,7 @@ client.set_tag(sys.argv[2], "seen", sys.argv[3])
 """
 
 
+@pytest.mark.slow
 def test_a_second_look_does_not_leave_the_first_in_the_past(store_uri):
     """Opening and closing the file would drop sqlite's locks: another process would then take the log away."""
     client = store.connect(store_uri)

@@ -23,6 +23,7 @@ def source(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow
 def test_pack_check_and_train(source, tmp_path, capsys):
     out = str(tmp_path / "packed")
     assert run(["data", "pack", source, *FLAGS, "--out", out, "--separator", r"\n%\n"]) == 0

@@ -496,6 +496,7 @@ print(places, done)
 """
 
 
+@pytest.mark.slow
 def test_killed_anywhere_and_out_of_room(tmp_path):
     """Whenever it ends, the newest checkpoint is the earlier or the new one, and whole; nothing stays behind."""
     folder = tmp_path / "run" / "checkpoints"

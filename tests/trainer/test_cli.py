@@ -83,6 +83,7 @@ def test_a_run_that_diverges_exits_1(flags, capsys):
     assert "smaller budget" not in printed.err
 
 
+@pytest.mark.slow
 def test_a_loss_of_one_sequence_has_no_standard_error(flags, capsys):
     assert run(command("train", flags, validation_tokens=16)) == 0
     assert re.search(r"loss +\d\.\d{4} nats/token", capsys.readouterr().out)
@@ -175,6 +176,7 @@ def test_continue_from(flags, tmp_path, capsys):
     assert "no checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_label_that_is_nearly_a_recipe(flags, plan_flags, capsys):
     doubt = "warning: the recipe 'truncated_bpt' is only a label and sets nothing; the nearest is truncated_bptt"
     assert run(command("sweep plan", plan_flags, recipes="truncated_bpt")) == 0
@@ -185,6 +187,7 @@ def test_a_label_that_is_nearly_a_recipe(flags, plan_flags, capsys):
     assert "label" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_speaks(flags, monkeypatch, capsys):
     """Results and notes come from rank 0; here a second process finds the run finished."""
     assert run(command("train", flags)) == 0
@@ -273,6 +276,7 @@ def test_sync(finished, capsys):
     assert len(load_runs("mlflow:tiny").runs) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_sweep(plan_flags, tmp_path, monkeypatch, capsys):
     assert run(command("sweep plan", plan_flags)) == 0
     step, runs = Learner.step, [0]
@@ -289,6 +293,7 @@ def test_ctrl_c_in_a_sweep(plan_flags, tmp_path, monkeypatch, capsys):
     assert [read_journal(path).state for path in find_journals(tmp_path / "out")] == ["finished", "killed"]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_exits_1(plan_flags, tmp_path, monkeypatch, capsys):
     assert run(command("sweep plan", plan_flags)) == 0
 
@@ -302,6 +307,7 @@ def test_a_run_that_fails_exits_1(plan_flags, tmp_path, monkeypatch, capsys):
     assert "0 of 2 runs are finished, 0 since before; 2 went wrong\n" in printed.out
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once(plan_flags, tmp_path, capsys):
     """Each trains what the other does not; what the other trains is no failure."""
     file, out = tmp_path / "plan.json", tmp_path / "out"

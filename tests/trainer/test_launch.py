@@ -189,6 +189,7 @@ def test_a_second_signal_stops_at_once(sweep, launcher):
     assert all(map(gone, pids(order, plan)))
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_stops_and_its_worker_goes_on(sweep):
     plan, order = sweep(2, seconds=0.2)
     first = run_directory(order.out, "a/0")

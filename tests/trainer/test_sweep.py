@@ -240,6 +240,7 @@ def test_an_interrupt_keeps_what_is_finished(plan, tmp_path, monkeypatch, error)
     assert read_journal(aside).state == "killed"
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(plan, tmp_path, monkeypatch, capsys):
     interrupt_in_run(monkeypatch, 2, OSError("no disk"))
     outcomes = run_plan(plan, tmp_path, retries=0)
@@ -288,6 +289,7 @@ def test_our_own_errors_are_told_without_their_class(plan, tmp_path, monkeypatch
     assert "TrackingError" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_is_left_to_it(plan, tmp_path, store_uri, capsys):
     run_dir = run_directory(tmp_path, plan.runs[0].row["run_id"])
     with claimed(run_dir):

@@ -120,6 +120,7 @@ def test_a_dead_store_ends_no_run(fields, tmp_path, capfd, store_uri):
     assert agrees(tmp_path, store_uri)
 
 
+@pytest.mark.slow
 def test_a_run_killed_outright_is_told_as_killed_and_goes_on_as_the_same(store_uri, tmp_path):
     run_dir = tmp_path / "runs" / "k"
     process = subprocess.Popen([sys.executable, "-c", KILLED, run_dir, store_uri], stdout=subprocess.PIPE)
